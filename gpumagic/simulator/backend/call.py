@@ -28,7 +28,7 @@ from gpumagic.simulator.kernel_times import Blocks
 from gpumagic.simulator.operators import strided_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.operations import Operation
@@ -403,10 +403,8 @@ def at_most_bytes(
     operation: Operation, inner: Sequence[Any], named: dict[str, Any]
 ) -> int:
     """What is never less than an operation makes, found without running anything."""
-    tensors = [
-        e for e in _flat((*inner, *named.values())) if isinstance(e, torch.Tensor)
-    ]
-    shapes = [each.shape for each in tensors]
+    given = _flat((*inner, *named.values()))
+    shapes = [each.shape for each in given if isinstance(each, torch.Tensor)]
     if not operation.makes or not shapes:
         return 0
     if operation.is_product:
@@ -453,9 +451,9 @@ def _flat(values: Sequence[Any]) -> Iterator[Any]:
             yield value
 
 
-def _broadcast(shapes: list[Any]) -> Iterator[int]:
-    """The sizes to which all shapes stretch, the last one first."""
+def _broadcast(shapes: list[Any]) -> Iterable[int]:
+    """The sizes to which all shapes stretch, in any order."""
     if shapes.count(shapes[0]) == len(shapes):
-        return reversed(shapes[0])
-    rows = itertools.zip_longest(*map(reversed, shapes), fillvalue=1)
-    return map(max, rows)
+        sizes: Iterable[int] = shapes[0]
+        return sizes
+    return map(max, itertools.zip_longest(*map(reversed, shapes), fillvalue=1))

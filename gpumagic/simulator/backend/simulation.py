@@ -52,6 +52,19 @@ _POISON_BYTE = 0xFF  # NaN in every floating point type, -1 in the integers
 _Line = tuple[str, int | None, int | None]
 
 
+class Pass:
+    """A backward pass that a thread is in."""
+
+    __slots__ = ("callers", "entered", "last", "node", "used")
+
+    def __init__(self, callers: dict[SimulatedGpu, SimulatedStream]) -> None:
+        self.callers = callers  # the current streams of whoever began it
+        self.node: int | None = None  # the number of the node that it is in
+        self.entered: set[SimulatedGpu] = set()  # the GPUs that this node has used
+        self.last: SimulatedStream | None = None  # that of the node before
+        self.used: dict[SimulatedStream, None] = {}  # those of all nodes so far
+
+
 class Here(threading.local):
     """What CUDA keeps for each thread: the current device, the current streams."""
 
@@ -60,6 +73,8 @@ class Here(threading.local):
         self.streams: dict[SimulatedGpu, SimulatedStream] = {}
         # what was current where each open block of a stream began
         self.entered: list[tuple[SimulatedStream | None, int]] = []
+        self.inside: Pass | None = None
+        self.numbered = 0  # how many nodes it had made when last asked
 
 
 class Simulation:
@@ -267,49 +282,42 @@ class BackwardStreams:
         self._core = torch._C
         self._count = torch._C._autograd._get_sequence_nr
         self._forward: dict[int, SimulatedStream] = {}  # by the number of the node
-        self._thread = _Thread()
 
     def stream_for(self, gpu: SimulatedGpu) -> SimulatedStream:
         """Where work on a GPU goes, in this thread and now."""
-        here, thread = self._simulation.here, self._thread
-        if thread.inside is not None:
+        here = self._simulation.here
+        if here.inside is not None:
             node = self._core._current_autograd_node()
             if node is not None:
-                self._enter(thread.inside, node, gpu)
+                self._enter(here.inside, node, gpu)
         current = here.streams.get(gpu, gpu.default_stream)
-        if self._count() != thread.numbered:
-            self._remember(current)
+        count, forward = self._count(), self._forward
+        first, here.numbered = here.numbered, count
+        # The nodes made since this thread was last looked at are of this stream.
+        if count != first and current is not gpu.default_stream:
+            for number in range(max(first, count - _REMEMBERED), count):
+                forward[number] = current
+            for _ in range(len(forward) - _REMEMBERED):
+                del forward[next(iter(forward))]
         return current
 
-    def start(self) -> _Pass | None:
-        """A pass begins; answers with the one that it is part of."""
-        outer = self._thread.inside
-        self._thread.inside = _Pass(dict(self._simulation.here.streams))
-        return outer
+    def run(self, run_backward: Any, *arguments: Any, **options: Any) -> Any:
+        """A pass, after which its caller's streams are current again, and wait."""
+        here = self._simulation.here
+        outer, here.inside = here.inside, Pass(dict(here.streams))
+        inside = here.inside
+        try:
+            return run_backward(*arguments, **options)
+        finally:
+            here.inside = outer
+            if inside.used:
+                here.streams.clear()
+                here.streams.update(inside.callers)
+            for stream in inside.used:
+                default = stream.gpu.default_stream
+                self._wait(here.streams.get(stream.gpu, default), stream)
 
-    def finish(self, outer: _Pass | None) -> None:
-        """It is over: its caller's streams are current again, and wait for it."""
-        here, inside = self._simulation.here, self._thread.inside
-        self._thread.inside = outer
-        if inside is None or not inside.used:
-            return
-        here.streams.clear()
-        here.streams.update(inside.callers)
-        for stream in inside.used:
-            self._wait(here.streams.get(stream.gpu, stream.gpu.default_stream), stream)
-
-    def _remember(self, stream: SimulatedStream) -> None:
-        """The nodes made since this thread was last looked at are of this stream."""
-        count, forward = self._count(), self._forward
-        first, self._thread.numbered = self._thread.numbered, count
-        if stream is stream.gpu.default_stream:
-            return
-        for number in range(max(first, count - _REMEMBERED), count):
-            forward[number] = stream
-        for _ in range(len(forward) - _REMEMBERED):
-            del forward[next(iter(forward))]
-
-    def _enter(self, inside: _Pass, node: Any, gpu: SimulatedGpu) -> None:
+    def _enter(self, inside: Pass, node: Any, gpu: SimulatedGpu) -> None:
         """Make the stream of a node's forward operation the current one in it."""
         streams = self._simulation.here.streams
         number: int = node._sequence_nr()
@@ -332,37 +340,3 @@ class BackwardStreams:
         if stream is not other:
             with self._simulation.books():
                 self._simulation.machine.wait(stream, other)
-
-
-class _Pass:
-    """A backward pass that a thread is in."""
-
-    __slots__ = ("callers", "entered", "last", "node", "used")
-
-    def __init__(self, callers: dict[SimulatedGpu, SimulatedStream]) -> None:
-        self.callers = callers  # the current streams of whoever began it
-        self.node: int | None = None  # the number of the node that it is in
-        self.entered: set[SimulatedGpu] = set()  # the GPUs that this node has used
-        self.last: SimulatedStream | None = None  # that of the node before
-        self.used: dict[SimulatedStream, None] = {}  # those of all nodes so far
-
-
-class _Thread(threading.local):
-    """The pass that a thread is in, and how many nodes it had made when last asked."""
-
-    inside: _Pass | None = None
-    numbered = 0
-
-
-def finishing(run_backward: Any, simulation: Simulation) -> Any:
-    """A backward pass that ends by ordering its streams with the caller's."""
-
-    @functools.wraps(run_backward)
-    def run(roots: Any, *arguments: Any, **options: Any) -> Any:
-        outer = simulation.backward.start()
-        try:
-            return run_backward(roots, *arguments, **options)
-        finally:
-            simulation.backward.finish(outer)
-
-    return run

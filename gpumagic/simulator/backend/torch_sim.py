@@ -191,32 +191,27 @@ class TorchSim:
 
     def memory_stats(self, device: Any = None) -> dict[str, Any]:
         """The caching allocator's counters; empty before the first use."""
-        if not self.is_initialized():
-            return {}
-        gpu = self._gpu(device)
+        gpu = self._gpu(device) if self.is_initialized() else None
         with self._simulation.books():
-            return gpu.allocator.memory_stats()
+            return gpu.allocator.memory_stats() if gpu else {}
 
     def memory_snapshot(
         self, mempool_id: tuple[int, int] | None = None, include_traces: bool = True
     ) -> list[dict[str, Any]]:
         """The caching allocators' segments and blocks, of all GPUs."""
         del include_traces
-        if not self.is_initialized():
-            return []
         with self._simulation.books():
             return [
                 segment
-                for gpu in self._simulation.machine.gpus
+                for gpu in self._used()
                 for segment in gpu.allocator.memory_snapshot(mempool_id or (0, 0))
             ]
 
     def empty_cache(self) -> None:
         """Give what no tensor uses back to the driver."""
-        if self.is_initialized():
-            with self._simulation.books():
-                for gpu in self._simulation.machine.gpus:
-                    gpu.allocator.empty_cache()
+        with self._simulation.books():
+            for gpu in self._used():
+                gpu.allocator.empty_cache()
 
     def clear_workspaces(self) -> None:
         """Give back the memory that cuBLAS works in."""
@@ -244,22 +239,20 @@ class TorchSim:
         with self._simulation.books():
             gpu.allocator.set_fraction(fraction)
 
-    # --------------------------------------------------------- random numbers
-
     def _random(self) -> dict[str, Callable[..., Any]]:
         """Seeds and states: those of the current GPU, of one, and of all."""
-        of = self._generator
-
-        def every() -> list[Any]:
-            return [*map(of, range(self.device_count()))]
+        of, generators = self._generator, self._simulation.generators
 
         def seed_all(seed: int) -> None:
-            for each in self._simulation.generators.values():
+            for each in generators.values():
                 each.manual_seed(int(seed))
 
+        def set_one(new_state: Any, device: Any = None) -> None:
+            of(device).set_state(new_state)
+
         def set_all(states: Any) -> None:
-            for each, state in zip(every(), states, strict=True):
-                each.set_state(state)
+            for index, state in enumerate(states):
+                set_one(state, index)
 
         return {
             "manual_seed": lambda seed: of(None).manual_seed(int(seed)),
@@ -268,14 +261,17 @@ class TorchSim:
             "seed_all": lambda: seed_all(of(None).seed()),
             "initial_seed": lambda: of(None).initial_seed(),
             "get_rng_state": lambda device=None: of(device).get_state(),
-            "set_rng_state": lambda new_state, device=None: of(device).set_state(
-                new_state
-            ),
-            "get_rng_state_all": lambda: [each.get_state() for each in every()],
+            "set_rng_state": set_one,
+            "get_rng_state_all": lambda: [
+                of(index).get_state() for index in range(self.device_count())
+            ],
             "set_rng_state_all": set_all,
         }
 
     # ---------------------------------------------------------------- helpers
+
+    def _used(self) -> list[SimulatedGpu]:
+        return self._simulation.machine.gpus if self.is_initialized() else []
 
     def _gpu(self, device: Any) -> SimulatedGpu:
         if self._is_in_bad_fork():
