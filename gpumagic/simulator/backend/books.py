@@ -57,13 +57,15 @@ class Books:
         """Hold the books for several entries; interrupts wait outside."""
         simulation = self._simulation
         with self.lock:
-            simulation.interrupts.held = True
+            interrupts = simulation.interrupts
+            outer, interrupts.held = interrupts.held, True
             try:
                 if simulation.tensors.freed:
                     self.return_memory()
                 yield simulation.machine.tracker
             finally:
-                simulation.interrupts.deliver()
+                if not outer:
+                    interrupts.deliver()
 
     def return_memory(self) -> None:
         """Give the memory of storages that have died back; the books are held."""

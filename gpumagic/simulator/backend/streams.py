@@ -84,15 +84,15 @@ class Stream(torch.Stream):
 
     def query(self) -> bool:
         """Whether all of its work is done."""
-        stream, simulation = self._simulated, self._simulation
-        cost_ns = stream.gpu.costs.host.query_ns
+        simulation, simulated = self._simulation, self._simulated
+        scheduler = simulation.machine.scheduler
         with simulation.books() as tracker:
-            scheduler = simulation.machine.scheduler
             done = simulation.polling.ask(
-                lambda: not scheduler.busy(stream.queue), cost_ns
+                lambda: not scheduler.busy(simulated.queue),
+                simulated.gpu.costs.host.query_ns,
             )
             if done:
-                tracker.host_waits_for(stream.order)
+                tracker.host_waits_for(simulated.order)
         return done
 
     def synchronize(self) -> None:
@@ -102,10 +102,9 @@ class Stream(torch.Stream):
 
     def wait_stream(self, stream: Any) -> None:
         """Let later work wait for all that another stream was given so far."""
-        with self._simulation.books():
-            self._simulation.machine.wait(
-                self._simulated, own_stream(self._simulation, stream)
-            )
+        simulation = self._simulation
+        with simulation.books():
+            simulation.machine.wait(self._simulated, own_stream(simulation, stream))
 
     def wait_event(self, event: Any) -> None:
         """Let later work wait for an event."""
@@ -261,11 +260,9 @@ class Event(torch.Event):
         """Whether the stream has passed it; one never recorded is passed."""
         if self._gpu is None:
             return True
-        cost_ns = self._gpu.costs.host.query_ns
-        with self._simulation.books():
-            scheduler, work = self._simulation.machine.scheduler, self._work
-            done = self._simulation.polling.ask(lambda: scheduler.done(work), cost_ns)
-        return done and self._is_passed()
+        simulation, cost_ns = self._simulation, self._gpu.costs.host.query_ns
+        with simulation.books():
+            return simulation.polling.ask(self._is_passed, cost_ns)
 
     def _is_passed(self) -> bool:
         """The same without a question of the host's, which would take it time."""
@@ -299,9 +296,8 @@ class Event(torch.Event):
             )
         if self._gpu is not end._gpu:
             raise torch.AcceleratorError(
-                "CUDA error: invalid resource handle\n"
-                "the events were recorded on different GPUs, which have no clock in "
-                "common"
+                "CUDA error: invalid resource handle\nthe events were recorded on "
+                "different GPUs, which have no clock in common"
             )
         return float(end._work.end_ns - (self._work.end_ns or 0)) / 1e6
 
@@ -312,9 +308,8 @@ class Event(torch.Event):
 
     def __repr__(self) -> str:
         simulation = self._simulation
-        return (
-            f"<torch.{simulation.shown_type}.Event: {id(self):#x}, {simulation.label}>"
-        )
+        which = f"{id(self):#x}, {simulation.label}"
+        return f"<torch.{simulation.shown_type}.Event: {which}>"
 
 
 class GeneratorClass(type(torch.Generator)):  # type: ignore[misc]
