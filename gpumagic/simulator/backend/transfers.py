@@ -19,7 +19,6 @@ import sys
 import threading
 import types
 import weakref
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -322,7 +321,7 @@ class Pinning:
         self._empty_like = aten.empty_like.default._op
         self._copy = aten.copy_.default._op
         # By size: blocks that torch would keep, each with its latest owner.
-        self._blocks: dict[int, deque[weakref.ref[PinnedBuffer]]] = {}
+        self._blocks: dict[int, list[weakref.ref[PinnedBuffer]]] = {}
 
     def is_pinned(self, tensor: Any, device: Any = None) -> bool:  # noqa: ARG002
         """`tensor.is_pinned()`."""
@@ -332,30 +331,24 @@ class Pinning:
         """`tensor.pin_memory()` of one that is not: a marked copy."""
         pinned = self._empty_like(tensor)
         self._copy(pinned, tensor)
-        machine = self._simulation.machine
-        # A thread that pins does it beside the program, which the clock is of.
-        if machine.gpus and threading.current_thread() is threading.main_thread():
-            costs = machine.gpus[0].costs
-            machine.scheduler.elapse(costs.host_copy_ns(pinned.nbytes))
-        return self._mark(pinned)
-
-    def _mark(self, tensor: Any) -> Any:
-        storage = tensor.untyped_storage()
+        storage = pinned.untyped_storage()
         buffer = storage._gpumagic_pinned = PinnedBuffer(storage)
         # Pinned memory is taken in powers of two, and used again if one is free.
         size = 1 << max(storage.nbytes() - 1, 0).bit_length()
-        blocks = self._blocks.setdefault(size, deque())
-        free = False
-        for _ in range(min(len(blocks), _LOOKED_AT)):
-            owner = blocks.popleft()
-            if free := owner() is None:
-                break
-            blocks.append(owner)
+        blocks = self._blocks.setdefault(size, [])
+        free = next((each for each in blocks[:_LOOKED_AT] if each() is None), None)
+        if free is not None:
+            blocks.remove(free)
         blocks.append(weakref.ref(buffer))
         machine = self._simulation.machine
-        if machine.gpus and not free:  # locking takes time
-            machine.scheduler.elapse(machine.gpus[0].costs.host_alloc_ns(size))
-        return tensor
+        if machine.gpus:
+            elapse, costs = machine.scheduler.elapse, machine.gpus[0].costs
+            # A thread that pins does it beside the program, which the clock is of.
+            if threading.current_thread() is threading.main_thread():
+                elapse(costs.host_copy_ns(pinned.nbytes))
+            if free is None:  # locking takes time
+                elapse(costs.host_alloc_ns(size))
+        return pinned
 
 
 def pinning_in(owner: Any) -> dict[str, Callable[..., Any]]:
@@ -393,15 +386,12 @@ def several_gpus(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
         yield core, f"_{name}", getattr(copies, name)
     yield torch.cuda.nccl, "is_available", lambda _: False  # copied and added instead
     stream_of = functools.cache(torch.Stream)
-    yield (
-        torch.nn.parallel._functions,
-        "_get_stream",
-        lambda device: (
-            None
-            if device.type == "cpu"
-            else stream_of(simulation.gpu(device.index).index)
-        ),
-    )
+
+    def get_stream(device: Any) -> Any:
+        on_host = device.type == "cpu"
+        return None if on_host else stream_of(simulation.gpu(device.index).index)
+
+    yield torch.nn.parallel._functions, "_get_stream", get_stream
     replicas = sys.modules["torch.nn.parallel.parallel_apply"]  # hidden by its function
     in_turn = types.SimpleNamespace(Thread=_InTurn, Lock=threading.Lock)
     yield replicas, "threading", in_turn
