@@ -166,17 +166,8 @@ class _Group(dist.ProcessGroup):
     def rank(self) -> int:
         return self.place
 
-    @property
-    def group_name(self) -> str:
-        return self._name
-
     def getBackendName(self) -> str:  # noqa: N802 -- torch's spelling
         return "nccl"
-
-    @property
-    def _device_types(self) -> _List:
-        names = ["cpu", NAME] if self._on_host else [NAME]
-        return [torch.device(name) for name in names]
 
     def _get_backend(self, _: Any) -> Any:
         return self.gloo
@@ -185,6 +176,10 @@ class _Group(dist.ProcessGroup):
         """Nothing is left to do: all that was called has been done."""
 
     abort = shutdown
+    group_name = property(lambda self: self._name)
+    _device_types = property(
+        lambda self: [torch.device(NAME), *[torch.device("cpu")] * self._on_host]
+    )
 
     def barrier(self, opts: Any = None) -> Any:
         """All members meet, and the host waits for that."""

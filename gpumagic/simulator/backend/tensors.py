@@ -18,7 +18,7 @@ import functools
 import struct
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -36,32 +36,17 @@ if TYPE_CHECKING:
 HOST, EXTENSION = 1, 12  # DLPack's numbers for kinds of devices
 _FIXED = struct.Struct("<QiiiIQQQQQ")  # what does not grow with the dimensions
 _LANES = 1 << 16
-_INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6  # DLPack's codes
-_TYPES = {
-    "float32": (_FLOAT, 32),
-    "float64": (_FLOAT, 64),
-    "float16": (_FLOAT, 16),
-    "bfloat16": (_BFLOAT, 16),
-    "int64": (_INT, 64),
-    "int32": (_INT, 32),
-    "int16": (_INT, 16),
-    "int8": (_INT, 8),
-    "uint8": (_UINT, 8),
-    "uint16": (_UINT, 16),
-    "uint32": (_UINT, 32),
-    "uint64": (_UINT, 64),
-    "bool": (_BOOL, 8),
-    "complex32": (_COMPLEX, 32),
-    "complex64": (_COMPLEX, 64),
-    "complex128": (_COMPLEX, 128),
+_CODES = {  # DLPack's for the kinds of types
+    "int8 int16 int32 int64": 0,
+    "uint8 uint16 uint32 uint64": 1,
+    "float16 float32 float64": 2,
+    "bfloat16": 4,
+    "complex32 complex64 complex128": 5,
+    "bool": 6,
 }
-Make: TypeAlias = (
-    "Callable[[int, int, int, int, tuple[int, ...], tuple[int, ...]], Any]"
-)
 _Kind = tuple[int, int, int, int]  # of device, its index, type, dimensions
 # The bytes of a structure, how to fill in sizes, strides and pointer, where it lies.
 _Form = tuple[bytearray, "Callable[..., None]", ctypes.c_void_p]
-Wrap: TypeAlias = "Callable[[Any, SimulatedStream, Any, Operand], Any]"
 
 
 class Tensors:
@@ -87,7 +72,7 @@ class Tensors:
         self.freed: collections.deque[Any] = collections.deque()
         self.wrap = self._wrapper()
 
-    def _wrapper(self) -> Wrap:
+    def _wrapper(self) -> Callable[..., Any]:
         """What makes a simulated tensor of a CPU tensor, which then belongs to it.
 
         On a stream's GPU, in a block of memory (None for nothing), which it is all of.
@@ -103,14 +88,8 @@ class Tensors:
             if type_ is None or twin.storage_offset():
                 tensor = over_storage(twin, gpu.index)
             else:
-                tensor = make(
-                    pointer_of(twin),
-                    EXTENSION,
-                    gpu.index,
-                    type_,
-                    twin.size(),
-                    twin.stride(),
-                )
+                geometry = twin.size(), twin.stride()
+                tensor = make(pointer_of(twin), EXTENSION, gpu.index, type_, *geometry)
             storage = tensor.untyped_storage()
             memory = Memory()
             memory.twin = twin
@@ -206,14 +185,8 @@ class Tensors:
         tensor = self._make(0, EXTENSION, index, float32, (0,), (1,))
         if twin.dtype is not torch.float32:
             tensor = self._view_as(self._on_cpu, tensor, twin.dtype)
-        return self._set(
-            self._on_cpu,
-            tensor,
-            storage,
-            twin.storage_offset(),
-            twin.size(),
-            twin.stride(),
-        )
+        geometry = twin.storage_offset(), twin.size(), twin.stride()
+        return self._set(self._on_cpu, tensor, storage, *geometry)
 
 
 class Memory:
@@ -352,8 +325,9 @@ class Maker:
 
     def __init__(self, kept: list[bytearray]) -> None:
         self.types = {
-            getattr(torch, name): bits << 8 | code | _LANES
-            for name, (code, bits) in _TYPES.items()
+            dtype: dtype.itemsize << 11 | code | _LANES
+            for names, code in _CODES.items()
+            for dtype in (getattr(torch, name) for name in names.split())
         }
         self._kept = kept  # until the process ends
         self._forms = _Forms()
@@ -364,18 +338,13 @@ class Maker:
         self._word = ctypes.create_string_buffer(b"dltensor")
         self.make = self._maker(ctypes.cast(self._word, ctypes.c_void_p))
 
-    def _maker(self, name: ctypes.c_void_p) -> Make:
+    def _maker(self, name: ctypes.c_void_p) -> Callable[..., Any]:
         """What makes a tensor, with all that it needs within reach."""
         forms, new_form, capsule = self._forms, self._new_form, self._capsule
         take = self._take
 
         def make(
-            pointer: int,
-            kind: int,
-            index: int,
-            type_: int,
-            size: tuple[int, ...],
-            stride: tuple[int, ...],
+            pointer: int, kind: int, index: int, type_: int, size: Any, stride: Any
         ) -> Any:
             which = kind, index, type_, len(size)
             form = forms.by_kind.get(which) or new_form(which)
@@ -390,24 +359,11 @@ class Maker:
         # Sizes and strides lie in front, so that the pointer follows them.
         sizes_bytes = 8 * dimensions
         structure = bytearray(2 * sizes_bytes + _FIXED.size)
-        sizes = ctypes.addressof(
-            (ctypes.c_char * len(structure)).from_buffer(structure)
-        )
+        array = (ctypes.c_char * len(structure)).from_buffer(structure)
+        sizes = ctypes.addressof(array)
         strides, fixed = sizes + sizes_bytes, sizes + 2 * sizes_bytes
-        _FIXED.pack_into(
-            structure,
-            2 * sizes_bytes,
-            0,
-            kind,
-            index,
-            dimensions,
-            type_,
-            sizes,
-            strides,
-            0,
-            0,
-            0,
-        )
+        about = 0, kind, index, dimensions, type_, sizes, strides, 0, 0, 0
+        _FIXED.pack_into(structure, 2 * sizes_bytes, *about)
         fill = struct.Struct("<" + "q" * (2 * dimensions) + "Q").pack_into
         self._kept.append(structure)
         form = structure, fill, ctypes.c_void_p(fixed)

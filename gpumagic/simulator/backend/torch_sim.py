@@ -52,7 +52,6 @@ def _properties(gpu: SimulatedGpu) -> types.SimpleNamespace:
         max_threads_per_multi_processor=1536 if major == 8 and minor else 2048,
         warp_size=32,
         is_integrated=int(model.unified_memory),
-        is_multi_gpu_board=0,
         uuid=uuid.UUID(told.removeprefix("GPU-")),
     )
 
