@@ -83,7 +83,6 @@ REFUSED = {
         nn.Embedding(3, 2, sparse=True, device="sim")(x[0].long()).sum().backward()
     ),
     "quantised": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
-    "shared memory": torch.Tensor.share_memory_,
     "shared storage": lambda _: torch.UntypedStorage._new_shared(9, device="sim"),
     "nested": lambda x: torch.nested.nested_tensor([x[0], x[1, :1]]),
 }

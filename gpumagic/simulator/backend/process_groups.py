@@ -84,8 +84,7 @@ def process_groups(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
 
     yield groups, "_get_object_coll_device", device_of_objects
     # What programs set of NCCL; nothing here depends on it.
-    options = type("Options", (types.SimpleNamespace,), {})
-    nccl = type("ProcessGroupNCCL", (), {"Options": options})
+    nccl = type("ProcessGroupNCCL", (), {"Options": types.SimpleNamespace})
     for module in (dist, groups):
         yield module, "ProcessGroupNCCL", nccl
 
@@ -382,15 +381,14 @@ class _Handle(dist.Work):
             torch.autograd.Variable._execution_engine.queue_callback(self.wait)
         base = torch.futures.Future
 
-        def waiting(method: Any) -> Any:
+        def waiting(name: str) -> Any:
             def call(future: Any, *args: Any) -> Any:
                 self.wait()
-                return method(future, *args)
+                return getattr(base, name)(future, *args)
 
             return call
 
-        names = ("wait", "value", "then")
-        methods = {name: waiting(getattr(base, name)) for name in names}
+        methods = {name: waiting(name) for name in ("wait", "value", "then")}
         future = type("Future", (base,), methods)()
         future.set_result(self._outputs)
         return future
