@@ -99,16 +99,6 @@ def loader(workers=0):
 
 
 @right
-def a_loader_that_pins(gpu):
-    """The tutorial's loop over a DataLoader with pin_memory=True."""
-    total = torch.zeros((), device=gpu.device)
-    for x, y in loader():
-        there = x.to(gpu.device, non_blocking=True), y.to(gpu.device, non_blocking=True)
-        total += (there[0].mean(1) - there[1]).abs().sum()
-    assert total.item() == 0
-
-
-@right
 def a_thread_that_feeds(gpu):
     """Slots go round between a thread that fills and one that sends and waits."""
     pin, there = (
@@ -162,21 +152,6 @@ def rows_that_have_come_are_read(gpu):
     assert host[2:].sum() == host.index_select(0, torch.tensor([3])).sum() == 0
     gpu.api.synchronize()
     assert host.sum() == 2 * N
-
-
-# -------------------------------------------------------------- there and back again
-
-
-@right
-def out_on_one_stream_and_back_on_another(gpu):
-    """Where the second stream waits for the first."""
-    pin, side = torch.zeros(N).pin_memory(), gpu.api.Stream()
-    pin.copy_(torch.ones(N, device=gpu.device), non_blocking=True)
-    side.wait_stream(gpu.api.current_stream())
-    with gpu.api.stream(side):
-        back = pin.to(gpu.device, non_blocking=True)
-    gpu.api.current_stream().wait_stream(side)
-    same(back, torch.ones(N))
 
 
 # ----------------------------------------------------------------- graphs, as on CUDA

@@ -12,12 +12,10 @@ pytest.importorskip("torch")
 # look whether something has been imported come first.
 TOGETHER = {
     "device sim": (
-        "cuda_only",
         "data_loaders",
         "half_precision",
         "hooks",
         "host_indices",
-        "memory",
         "other_libraries",
         "out_of_memory",
         "pinned_memory",

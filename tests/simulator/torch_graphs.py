@@ -61,34 +61,6 @@ def test_the_host_may_not_wait(wait):
         graph.replay()
 
 
-def segments_by_pool():
-    """The sizes of the segments of each pool."""
-    found = {}
-    for each in torch.cuda.memory_snapshot():
-        found.setdefault(each["segment_pool_id"], []).append(each["total_size"])
-    return found
-
-
-@pytest.mark.usefixtures("box")
-def test_a_graph_has_memory_of_its_own():
-    """What a capture allocates is in a private pool, until the graph is gone."""
-    x = torch.ones(1 << 20, device="cuda")
-
-    graph, result = captured(lambda: x.mul(2).sum())
-    pool = graph.pool()
-    assert pool[0] > 0
-    assert segments_by_pool() == {(0, 0): [20 << 20], pool: [20 << 20, 2 << 20]}
-    torch.cuda.empty_cache()
-    assert segments_by_pool()[pool] == [20 << 20, 2 << 20]
-
-    del graph
-    torch.cuda.empty_cache()
-    assert segments_by_pool() == {(0, 0): [20 << 20], pool: [2 << 20]}
-    del result
-    torch.cuda.empty_cache()
-    assert segments_by_pool() == {(0, 0): [20 << 20]}
-
-
 def train(graphed):
     """Losses and parameters of ten steps, with dropout."""
     torch.manual_seed(0)

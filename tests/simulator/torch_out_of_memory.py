@@ -56,3 +56,20 @@ def test_a_machine_with_too_little_memory_of_its_own(name, box, monkeypatch):
 
     assert "memory=" in caught.value.hint
     assert (x[:2] + 1).tolist() == [2.0, 2.0]
+
+
+def test_a_backward_pass_frees_what_it_has_used(box):
+    """Saved tensors live until backward, gradients as long as their parameters."""
+    x = torch.ones(1000, device="sim", requires_grad=True)
+    own = torch.sim.memory_allocated()
+
+    out = x.exp().sin().sum()
+    forward = torch.sim.memory_allocated() - own
+    out.backward()
+    after = torch.sim.memory_allocated() - own
+    del out
+    x.grad = None
+
+    assert forward == 8 * 512 + 512  # exp's result, which sin needs too; the sum
+    assert after == 8 * 512 + 512  # the gradient; the sum
+    assert torch.sim.memory_allocated() == own

@@ -23,9 +23,6 @@ print(hasattr(torch, "sim"), torch.ones(2) + 1)
 """
 
 
-# ------------------------------------------------------------- before it is on
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -72,9 +69,6 @@ def test_a_torch_with_another_device_from_python(fork):
 
     assert "'other' is registered already" in printed
     assert "False tensor([2., 2.])" in printed
-
-
-# ------------------------------------------------------------------ while it is on
 
 
 REFUSED = {

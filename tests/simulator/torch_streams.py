@@ -95,9 +95,6 @@ def test_a_polling_loop_ends(poll, pause, box):
     assert box.time_s - began_s >= work_s / 2
 
 
-# ---------------------------------------------------------------- backward passes
-
-
 class Doubled(torch.autograd.Function):
     """Twice its input; its backward notes the stream it finds, and uses another."""
 

@@ -28,9 +28,6 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-# ------------------------------------------------------------------------ threads
-
-
 def in_threads(work, arguments):
     """Call a function in a thread for each argument, and give what it returned."""
     found = {}
@@ -81,9 +78,6 @@ def test_six_threads_train_on_two_devices(box):
         workspaces = sum(block.size for block in gpu.workspaces.values())
         assert torch.sim.memory_allocated(gpu.index) == workspaces
         verify(gpu.allocator)
-
-
-# -------------------------------------------------------------------------- forks
 
 
 def in_a_child(work):
