@@ -167,17 +167,21 @@ class Flights:
     ) -> None:
         """Pinned memory is being written by a copy from the device."""
         with self.unwatched():
-            span = buffer.operand(target)[1:]
-            met = [each for each in buffer.flights if each.meets(span)]
-            races = [*self._changes(met)]  # what the host has done before
-            target.copy_(values)
-            for each in met:
-                if each.expected is not None:
-                    each.expected = each.bytes_there()
-            if races:
-                self._simulation.tell(races)
+            self._write(target, buffer, values)
             if stream is not None:
                 self._take_off(target, buffer, stream, arrives=True)
+
+    def _write(self, target: Any, buffer: PinnedBuffer, values: Any) -> None:
+        """Fill pinned memory, which is no change of the host's."""
+        span = buffer.operand(target)[1:]
+        met = [each for each in buffer.flights if each.meets(span)]
+        races = [*self._changes(met)]  # what the host has done before
+        target.copy_(values)
+        for each in met:
+            if each.expected is not None:
+                each.expected = each.bytes_there()
+        if races:
+            self._simulation.tell(races)
 
     def _take_off(
         self,
