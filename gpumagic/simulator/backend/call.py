@@ -94,48 +94,38 @@ class Call:
         self.found.setdefault(where, []).append(operand)
         return twin
 
-    def twins(self, items: Any, where: int | str) -> list[Any]:
-        """Likewise for a list of tensors, in which None may stand as well."""
-        return [
-            self.twin(each, where) if isinstance(each, torch.Tensor) else each
-            for each in items
-        ]
+    def twins(self, items: Any, where: int | str, *, index: bool = False) -> list[Any]:
+        """Likewise for a list of tensors, in which None may stand as well.
 
-    def twins_of_indices(self, items: Any, where: int) -> list[Any]:
-        """Likewise for the indices of a tensor, which may lie on the CPU."""
-        gpu = self.gpu
-        if gpu is None:
-            return self.twins(items, where)
-        simulated = self._simulation.device_type
-        twins = []
+        An index may lie on the CPU: as CUDA does, it is copied over, and the host waits
+        for that; of a mask goes what it selects.
+        """
+        twins, simulated = [], self._simulation.device_type
         for each in items:
-            if isinstance(each, torch.Tensor) and each.device.type != simulated:
-                self._copy_over(each, where, gpu)
+            if not isinstance(each, torch.Tensor):
+                twins.append(each)
+            elif index and each.device.type != simulated:
+                gpu: Any = self.gpu
+                there = torch.device(simulated, gpu.index)
+                is_mask = str(each.dtype) in MASKS
+                sent = each.nonzero() if is_mask else each
+                copied = torch.ops.aten._to_copy.default(sent, device=there)
+                self._copied.append(copied)
+                self.twin(copied, where)
                 twins.append(each)
             else:
-                twins += self.twins([each], where)
-                self.indices.append(twins[-1])
+                twins.append(self.twin(each, where))
+                if index:
+                    self.indices.append(twins[-1])
         return twins
-
-    def _copy_over(self, index: Any, where: int, gpu: SimulatedGpu) -> None:
-        """As CUDA does: a copy that the host waits for; of a mask what it selects."""
-        ops, device = torch.ops.aten, torch.device
-        is_mask = str(index.dtype) in MASKS
-        copied = ops._to_copy.default(
-            index.nonzero() if is_mask else index,
-            device=device(self._simulation.device_type, gpu.index),
-        )
-        self._copied.append(copied)
-        self.twin(copied, where)
 
     def given(self, operation: Operation, value: Any, where: int | str) -> Any:
         """What an operation is given in the place of an argument."""
         if isinstance(value, torch.Tensor):
             return self.twin(value, where)
-        if where == INDICES and operation.mixes:
-            return self.twins_of_indices(value, INDICES)
         if type(value) is list and value and not isinstance(value[0], (int, float)):
-            return self.twins(value, where)
+            index = where == INDICES and operation.mixes and self.gpu is not None
+            return self.twins(value, where, index=index)
         return value
 
     def require_one_device(self) -> None:

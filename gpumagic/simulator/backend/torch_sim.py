@@ -148,10 +148,6 @@ class TorchSim:
         """Whether bfloat16 works; older GPUs emulate it."""
         return including_emulation or self._gpu(None).model.has_units_for("bf16")
 
-    def get_arch_list(self) -> list[str]:
-        """The architectures that kernels are there for: that of the GPU."""
-        return ["sm_{}{}".format(*self._gpu(None).model.compute_capability)]
-
     # ---------------------------------------------------------------- streams
 
     def current_stream(self, device: Any = None) -> Any:

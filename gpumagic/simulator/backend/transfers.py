@@ -447,18 +447,11 @@ class _Copies:
         return [[*tensors], *([own[id(each)] for each in tensors] for own in copies)]
 
     def scatter(
-        self,
-        tensor: Any,
-        devices: Sequence[int],
-        chunk_sizes: Sequence[int] | None,
-        dim: int,
-        streams: Sequence[Any] | None,
+        self, tensor: Any, devices: Sequence[int], sizes: Any, dim: int, streams: Any
     ) -> list[Any]:
         """A part of the tensor on each GPU."""
-        if chunk_sizes is None:
-            chunks = tensor.chunk(len(devices), dim)
-        else:
-            chunks = tensor.split_with_sizes([*chunk_sizes], dim)
+        chunks = tensor.split([*sizes], dim) if sizes else ()
+        chunks = chunks or tensor.chunk(len(devices), dim)
         streams, parts = streams or [None] * len(devices), []
         for chunk, index, stream in zip(chunks, devices, streams, strict=False):
             with stream or contextlib.nullcontext():
