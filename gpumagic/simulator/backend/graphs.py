@@ -87,7 +87,7 @@ class CUDAGraph:
         self._pool = pool or (next(self._numbers), 0)
         self.nodes: list[tuple[Engine, int, int, str]] = []
         self._steps: list[_Step] = []
-        self._made: set[int] = set()  # storages
+        self._made: dict[int, Any] = {}  # the bytes of a storage
         self._before: dict[int, tuple[Any, Any]] = {}  # bytes of a storage, and a copy
         self._touched: tuple[dict[int, Operand], ...] = {}, {}  # read, written
         sources = simulation.generators.values()
@@ -120,9 +120,12 @@ class CUDAGraph:
             tracker.host_waits_for(self.stream.order)  # nothing of it has run
         for now, before in self._before.values():
             now.copy_(before)
+        for made in self._made.values():
+            made.zero_()
         for random, state in self._random:
             random.set_state(state)
         self._before.clear()
+        self._made.clear()
         if self.failed:
             self.reset()
 
@@ -209,7 +212,7 @@ class CUDAGraph:
             and (given or self._memory(each))
         ]
         made = [each for _, each in fresh if self._memory(each)]
-        self._made.update(map(_storage, made))
+        self._made.update((_storage(each), self._bytes(each)) for each in made)
         for among, tensors in zip(self._touched, (ours, made + written), strict=True):
             for memory in filter(None, map(self._memory, tensors)):
                 among[id(memory.accesses)] = memory.whole
