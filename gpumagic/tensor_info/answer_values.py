@@ -152,5 +152,4 @@ def _caption(heat: HeatMap) -> str:
     rows, columns = heat.block
     if heat.block == (1, 1):
         return f"The values, one tile each: {axes}"
-    tile = f"{columns:,}" if rows == 1 else f"{rows:,} x {columns:,}"
-    return f"The values, each tile the mean of {tile}: {axes}"
+    return f"The values, each tile the mean of {rows:,} x {columns:,}: {axes}"
