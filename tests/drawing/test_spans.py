@@ -201,23 +201,7 @@ def test_pointer_is_told_the_piece_alone():
     assert found[0][0] == "5 blocks: 1 w0, 0.5 w1, 2 other names"
 
 
-# ------------------------------------------------------------------------- bars
-
-
 # ------------------------------------------------------------------- timelines
-
-
-def text_of(*lanes, width=60, **options):
-    """The text of a timeline of these lanes."""
-    return Drawing("T.", (Timeline("C", lanes, **options),)).text(width)
-
-
-def test_kinds_keep_their_colours_across_timelines():
-    """A meaning has its own; of others, a given order holds for the missing."""
-    lanes = (Lane("a", (Span(0, 1, kind="copy"), Span(1, 2, kind="load"))),)
-
-    assert "▓ copy  ▤ load" in text_of(*lanes)
-    assert "▓ copy  ▥ load" in text_of(*lanes, kinds=("compute", "copy", "load"))
 
 
 def test_a_name_is_written_where_it_fits_and_no_pattern_is_below():
