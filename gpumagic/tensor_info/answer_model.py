@@ -98,9 +98,8 @@ def model_headline(report: ModelReport) -> str:
     root = report.root
     if not root.tensors:
         return f"{report.expression}: {report.kind} without a tensor"
-    noun, count = "parameter", root.parameters
-    if not count:
-        noun, count = "element", root.elements
+    noun = "parameter" if root.parameters else "element"
+    count = root.parameters or root.elements
     said = [f"{short_count(count)} {noun}{'s' if count != 1 else ''}"]
     state = [each for each in report.roles if each.name == "state"]
     said += [f"{bytes_text(each.stored_bytes)} of state" for each in state]

@@ -35,22 +35,19 @@ _LETTERS = {"nan": ("N", "NaN"), "inf": ("I", "inf")}
 
 def values_headline(report: TensorReport, values: ValueSummary) -> str:
     """What is not finite, with the place of the first; then the range of the rest."""
-    count = "its values"
-    if report.numel is not None:
-        count = f"{report.numel:,} value{'s' if report.numel != 1 else ''}"
-    nans, infinities = values.nan_count, values.inf_count
-    span = ""
+    count = f"{report.numel or 0:,} value{'s' if report.numel != 1 else ''}"
+    nans, span = values.nan_count, ""
     if values.minimum is not None and values.maximum is not None:
         low, high = _number(values.minimum), _number(values.maximum)
         span = f" all {low}" if low == high else f" from {low} to {high}"
-    odd = [f"{n:,} {word}" for n, word in ((nans, "NaN"), (infinities, "inf")) if n]
+    found = (nans, "NaN"), (values.inf_count, "inf")
+    odd = " and ".join(f"{n:,} {word}" for n, word in found if n)
     if not odd:
-        said = f";{span}" if span else ""
-        return f"{report.expression}: {count}, no NaN, no inf{said}"
-    first = values.first_nan if nans else values.first_inf
-    at = "" if first is None else f", the first at [{', '.join(map(str, first))}]"
-    said = f"{report.expression}: {' and '.join(odd)} in {count}{at}"
-    return f"{said}; the others{span}" if span else said
+        return f"{report.expression}: {count}, no NaN, no inf{span and f';{span}'}"
+    first = (values.first_nan if nans else values.first_inf) or ()
+    at = f"the first at [{', '.join(map(str, first))}]"
+    others = span and f"; the others{span}"
+    return f"{report.expression}: {odd} in {count}, {at}{others}"
 
 
 def values_table(reports: Sequence[TensorReport]) -> Table:
