@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 
@@ -153,18 +151,3 @@ def test_a_buffer_read_too_early_on_the_host():
 
     assert race.later.source == "host.sum()"
     assert "synchronize()" in race.hint
-
-
-def test_the_hint_names_the_users_variable(monkeypatch):
-    """A stream that has a name in the notebook is told by it."""
-    side = torch.sim.Stream()
-    monkeypatch.setattr(sys.modules["__main__"], "side", side, raising=False)
-    numbers = torch.ones(8, device="sim")
-
-    def early():
-        with torch.sim.stream(side):
-            numbers.mul_(2)
-
-    (race,) = watched(early)
-
-    assert race.hint.startswith("side.wait_stream(")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.devices import around_cell
-from gpumagic.devices.around_cell import AroundCell, CellRuntime, Observer, Trouble
+from gpumagic.devices.around_cell import AroundCell, Observer, Trouble
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.errors import GpuMagicError
 from tests.devices.standin_runtime import HostTime, StandinDevice
@@ -84,18 +84,6 @@ def swap(monkeypatch):
 
     swap(None)
     return swap
-
-
-@pytest.mark.parametrize("in_use", [True, False])
-def test_a_runtime_is_looked_for_again_until_a_device_is_in_use(device, in_use):
-    """The cell may start a better one; what is in use is not opened twice."""
-    device.in_use = in_use
-    opened = []
-    cell = CellRuntime(lambda: opened.append(1) or device)
-
-    assert cell.begin() is cell.now() is device
-
-    assert len(opened) == (1 if in_use else 2)
 
 
 @pytest.mark.parametrize("box", [None, object()])
