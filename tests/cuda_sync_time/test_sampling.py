@@ -125,15 +125,6 @@ def test_warming_up_waits_for_a_clock_that_rises(runtime):
     assert FlagKind.UNSTEADY not in kinds(flags)
 
 
-def test_a_warm_up_that_never_becomes_steady_is_told(runtime):
-    """Code that becomes slower with each call is not steady in any time."""
-    body = runtime.code(lambda number: 2e-3 * 1.05**number)
-
-    _, flags = take(body, runtime, Options(budget_s=2), floor_s=FLOOR_S)
-
-    assert FlagKind.UNSTEADY in kinds(flags)
-
-
 def test_noise_is_not_taken_for_movement():
     """Stretches that differ by chance alone are no warning."""
     unsteady = 0
@@ -145,17 +136,6 @@ def test_noise_is_not_taken_for_movement():
         unsteady += FlagKind.UNSTEADY in kinds(flags)
 
     assert unsteady <= 3
-
-
-def test_steady_code_is_done_quickly(runtime):
-    """Equal samples have an interval without width at the first looks."""
-    samples, flags = take(
-        runtime.code(lambda _: 2e-3), runtime, Options(), floor_s=FLOOR_S
-    )
-
-    assert 10 <= len(samples.seconds) <= 12
-    assert samples.interval.low == samples.interval.high == samples.median_s
-    assert flags == ()
 
 
 @pytest.mark.parametrize("settles_in_s", [0.02, 0.1, 0.2])

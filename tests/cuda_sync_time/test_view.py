@@ -90,20 +90,12 @@ def _ends_in_nought(number):
             ),
         ),
         (
-            dataclasses.replace(samples.SMALL_WORK, guessed=("aten::mm",)),
-            "4.05 ms (guess): the GPU works 600 us of it, launching takes 3.20 ms",
-        ),
-        (
             samples.STARTED,
             "20.6 ms: the GPU works 50.0 us of it, starting cuBLAS takes part of it",
         ),
         (
             samples.compared(samples.Verdict.SLOWER, 1.31, (1.28, 1.34)),
             "new takes 1.31 times as long as base (1.28 to 1.34)",
-        ),
-        (
-            dataclasses.replace(samples.RACES, races=()),
-            "no race was seen in this run",
         ),
         (
             BriefReport(samples.TAIL),

@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 
 from gpumagic.devices.opening import open_runtime  # noqa: E402
 from gpumagic.report.events import DEVICE_KINDS  # noqa: E402
-from gpumagic.simulator.engines import FULL_SHARE, Engine  # noqa: E402
 from tests.devices.traces import of_kind, traced  # noqa: E402
 
 
@@ -23,21 +22,6 @@ def runtime(box):
     opened.synchronize()
     assert box.is_on
     return opened
-
-
-@pytest.fixture
-def launch(box, runtime):
-    """Launches work of a known length, by the engine's own word."""
-    assert runtime.started()
-    gpu = box.machine.gpus[0]
-
-    def launch(us, *, stream=None, engine=Engine.COMPUTE, name="kernel"):
-        queue = (stream._simulated if stream else gpu.default_stream).queue
-        return box.machine.scheduler.launch(
-            queue, engine, us * 1000, FULL_SHARE // 2, host_ns=4000, name=name
-        )
-
-    return launch
 
 
 def test_times_are_those_of_the_engines(box, runtime):

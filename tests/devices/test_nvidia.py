@@ -38,26 +38,6 @@ def state(name, **known):
 # ---------------------------------------------------------------- before cuInit
 
 
-def test_asking_never_loads_the_driver():
-    """An installed driver that nobody has loaded is still not loaded afterwards."""
-    run = run_python(
-        PREPARE
-        + """
-    before = mapped_library()
-    found = NvidiaDriver().cuda_state()
-    after = mapped_library()
-    show(found, before, after, initialise())
-    """,
-        load=(),
-        install=("nvml", "libcuda"),
-    )
-
-    found, before, after, could_be_loaded = run.json()
-    assert found == state("not loaded")
-    assert (before, after) == (None, None)
-    assert could_be_loaded == 0
-
-
 def test_nothing_of_ours_calls_cuinit():
     """Every question of the driver, with torch imported, leaves CUDA untouched."""
     pytest.importorskip("torch")
@@ -172,18 +152,6 @@ def test_the_short_question_follows_cuda_from_nothing_to_its_start():
     ]
 
 
-# ---------------------------------------------------------------- where it cannot tell
-
-
-def test_a_system_that_cannot_tell_what_is_loaded_is_unknown(monkeypatch):
-    """Windows has no such question; the probe says so instead of guessing."""
-    monkeypatch.delattr(os, "RTLD_NOLOAD")
-
-    assert NvidiaDriver().cuda_started() is None
-    assert NvidiaDriver().visible_devices() is None
-    assert NvidiaDriver().cuda_state().state is Initialisation.UNKNOWN
-
-
 # --------------------------------------------------- once somebody has started it
 
 
@@ -249,12 +217,9 @@ BARE = "aaaa1111-2222-4333-8444-555566667777"
         (f"MIG-{BARE}", BARE, True),
         (f"GPU-{BARE.upper()}", BARE, True),
         (f"GPU-{BARE}", BARE[:-1], False),
-        (f"GPU-{BARE[:-1]}", BARE, False),
         (f"MIG-GPU-{BARE}/1/0", BARE, False),
         (None, BARE, False),
         (f"GPU-{BARE}", None, False),
-        (None, None, False),
-        ("", "", False),
     ],
 )
 def test_uuids_of_both_libraries_are_compared_whole(nvml_uuid, bare, same):
