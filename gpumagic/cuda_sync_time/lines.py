@@ -171,7 +171,7 @@ class LineWatcher(Observer):
     def __init__(self, in_cell: Callable[[], Callable[[str], bool]]) -> None:
         self._asks_in_cell = in_cell
         self._in_cell: Callable[[str], bool] = lambda _: False
-        self._tracer: LineTracer | None = None
+        self._tracer = LineTracer(Places(), time.time_ns)
         self._began_ns = 0
         self._now_ns: Callable[[], int] = time.time_ns
 
@@ -185,32 +185,27 @@ class LineWatcher(Observer):
     def begin(self) -> None:
         """Note lines from now on."""
         self._began_ns = self._now_ns()
-        if self._tracer is not None:
-            self._tracer.start()
+        self._tracer.start()
 
     def code_ended(self) -> None:
         """Note no more: what follows is ours."""
-        if self._tracer is not None:
-            self._tracer.stop()
+        self._tracer.stop()
         self._in_cell = self._asks_in_cell()
 
     def close(self) -> None:
         """Note no more."""
-        if self._tracer is not None:
-            self._tracer.stop()
+        self._tracer.stop()
 
     def flags(self) -> Iterator[Flag]:
         """How looking on has to be taken into account."""
         yield Flag(FlagKind.LOOKED_ON, names=("--lines",))
-        if self._tracer is not None and self._tracer.is_cut:
+        if self._tracer.is_cut:
             yield Flag(FlagKind.LINES_CUT)
 
     def lines(
         self, spans: Iterable[TraceSpan] | None, began_ns: int | None
     ) -> tuple[LineTime, ...]:
         """What each line came to: those of the cell first."""
-        if self._tracer is None:
-            return ()
         began_ns = self._began_ns if began_ns is None else began_ns
         sums = self._tracer.by_line(spans or (), began_ns)
         sums.sort(key=lambda each: (not self._in_cell(each.line[0]), each.line))
