@@ -200,7 +200,6 @@ def where_measured(setting: Setting) -> dict[str, str]:
 
 _UNITS = (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0))
 _MINUTE_S = 59.5
-_NEARLY = 1.05
 _DUST = 1e-9  # what sums and differences of times leave behind their last digit
 
 
@@ -250,11 +249,6 @@ def ratio_text(ratio: float | None, finest: float = 0.01) -> str:
     if ratio >= 10:
         return f"{ratio:.1f}"
     return f"{ratio:.{3 if finest < 0.01 else 2}f}"
-
-
-def nearly_same(ratio: float) -> bool:
-    """Whether a ratio is too near to one to be told in passing."""
-    return 1 / _NEARLY < ratio < _NEARLY
 
 
 def _to_step(seconds: float, step_s: float) -> str:

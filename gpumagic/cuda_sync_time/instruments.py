@@ -36,23 +36,15 @@ class Instruments:
         self, find_driver: Callable[[], Driver], runtime: Runtime | None = None
     ) -> None:
         self.floors = Floors(find_driver)
-        self._find_driver = find_driver
-        self._runtime = runtime
+        self.find_driver = find_driver
+        # The best that there is now, the CPU until torch has been imported; and the
+        # best, once torch has been imported for it.
+        self.runtime: Callable[[], Runtime] = runtime_now
+        self.torch_runtime: Callable[[], Runtime] = open_runtime
+        if runtime is not None:
+            self.runtime = self.torch_runtime = lambda: runtime
         # Asking the CPU takes a while.
         self._cpu_name: tuple[str | None] | tuple[()] = ()
-
-    @property
-    def driver(self) -> Driver:
-        """What the machine has."""
-        return self._find_driver()
-
-    def runtime(self) -> Runtime:
-        """The best that there is now: the CPU until torch has been imported."""
-        return runtime_now() if self._runtime is None else self._runtime
-
-    def torch_runtime(self) -> Runtime:
-        """The best that there is, once torch has been imported for it."""
-        return open_runtime() if self._runtime is None else self._runtime
 
     def setting(self, runtime: Runtime, *, floor_s: float | None = None) -> Setting:
         """Where it was measured; starts nothing."""
@@ -142,9 +134,7 @@ class Floors:
 
 
 def _key(runtime: Runtime, *, alone: bool) -> _Key:
-    box = simulated_box() if runtime.simulated else None
-    label = getattr(box, "label", "")
-    return runtime.kind, label, runtime.devices_in_use(), alone
+    return runtime.kind, _label(runtime), runtime.devices_in_use(), alone
 
 
 def _empty_s(runtime: Runtime) -> float:

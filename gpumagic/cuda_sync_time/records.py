@@ -112,11 +112,6 @@ class Run(Record):
         """How long the host still had to wait when the code had returned."""
         return max(self.elapsed_s - self.naive_s, 0.0)
 
-    @property
-    def too_little(self) -> float | None:
-        """How many times the true time is the naive one."""
-        return self.elapsed_s / self.naive_s if self.naive_s > 0 else None
-
 
 @dataclass(frozen=True)
 class SyncPoint(Record):

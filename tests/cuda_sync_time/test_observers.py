@@ -17,6 +17,7 @@ from gpumagic.cuda_sync_time.observers import (
     profile_of,
     with_costs,
 )
+from gpumagic.cuda_sync_time.records import Options
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.report.events import SpanKind, SyncCall, Trace, TraceSpan
 from gpumagic.report.places import CodeLine
@@ -85,7 +86,7 @@ def test_what_another_thread_waits_for_once_the_code_has_ended_is_ours():
         TraceSpan("cudaEventSynchronize", SpanKind.WAIT, start, start + 1, thread=1)
         for start in (ended_s - 2, ended_s + 2)
     ]
-    tracer = Tracer()
+    tracer = Tracer(Options(profile=True))
     tracer._tracing = SimpleNamespace(
         trace=lambda: trace_of(*waits, began_unix_ns=since_ns - round(ended_s * 1e9))
     )
