@@ -13,7 +13,6 @@ from gpumagic.report.units import (
     listed,
     on_each,
     seconds_text,
-    share_text,
 )
 
 if TYPE_CHECKING:
@@ -95,11 +94,6 @@ FINDINGS = {
         "code was compiled {times}: this is not the time of a call that finds it ready",
         "run the cell once more",
     ),
-    FlagKind.CLOCK: Finding(
-        "warning",
-        "the clock of {device} changed by {percent} while it ran",
-        "--repeat warms up first",
-    ),
     FlagKind.LIMITED: Finding(
         "warning",
         "something held the clock of {device} down{names}",
@@ -172,7 +166,6 @@ def _note(same: list[Flag], setting: Setting) -> Note:
         time=measured(amount, setting.floor_s),
         times=on_each(how_often, [each.amount for each in same]),
         amount=UNKNOWN if amount is None else f"{amount:,.0f}",
-        percent=f"{'-' if (amount or 0) < 0 else '+'}{share_text(abs(amount or 0))}",
         said=said or UNKNOWN,
         names=f": {said}" if names else "",
         started=f"{said} on {device}" if names else device,

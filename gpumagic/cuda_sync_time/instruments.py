@@ -155,7 +155,6 @@ def _empty_s(runtime: Runtime) -> float:
 
 # Each makes the driver, or the runtime, wait for every launch.
 _BLOCKING = ("CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL")
-_CLOCK_MOVED = 0.05
 _DRIVER_CALLS = ("num_device_alloc", "num_device_free")
 
 
@@ -241,10 +240,6 @@ def load_flags(
     """What a reader has to know of how the GPUs did, before and after."""
     for device, now in after.items():
         then = before.get(device, now)
-        if then.sm_clock_mhz and now.sm_clock_mhz:
-            change = now.sm_clock_mhz / then.sm_clock_mhz - 1
-            if abs(change) > _CLOCK_MOVED:
-                yield Flag(FlagKind.CLOCK, amount=change, device=device)
         limiters = (name for each in (then, now) for name in each.limiters or ())
         if names := tuple(dict.fromkeys(limiters)):
             yield Flag(FlagKind.LIMITED, names=names, device=device)

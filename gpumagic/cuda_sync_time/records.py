@@ -37,7 +37,6 @@ class FlagKind(enum.Enum):
     # Of the machine, while it ran.
     DRIVER_CALLS = "allocation"  # how many
     COMPILED = "compiled"  # times
-    CLOCK = "clock"  # relative change
     LIMITED = "limited"  # reasons
     SHARED = "shared"  # how many other processes
     LAUNCH_BLOCKING = "blocking"

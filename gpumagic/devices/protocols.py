@@ -129,10 +129,8 @@ class GpuLoad(Record):
 
     index: int  # NVML's number
     uuid: str | None = None  # NVML's, with its GPU- in front
-    sm_clock_mhz: int | None = None  # how fast its multiprocessors are clocked now
-    sm_clock_max_mhz: int | None = None  # the most that they can be clocked at
-    # what holds that clock down, in plain words. Having nothing to do is none of
-    # them, nor is a clock that somebody has set.
+    # what holds its clock down, in plain words. Having nothing to do is none of them,
+    # nor is a clock that somebody has set.
     limiters: tuple[str, ...] | None = None
     # the compute processes on it that are not this one. None also where the driver
     # does not even list this one.

@@ -23,6 +23,7 @@ import re
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -181,15 +182,7 @@ class ProfilerTracing:
         except ValueError:  # a mark is missing
             return Trace((), length_s, *LOST)
         problem, hint = self._lacking(seen)
-        return Trace(
-            seen.spans,
-            seen.length_s,
-            problem,
-            hint,
-            seen.operators,
-            self._is_cut,
-            seen.began_unix_ns,
-        )
+        return replace(seen, problem=problem, hint=hint, is_cut=self._is_cut)
 
     def _lacking(self, seen: Reading) -> tuple[str, str] | tuple[None, None]:
         """Why devices are missing from it, at least in part."""

@@ -251,7 +251,6 @@ EVERY_FLAG = tuple(
         {
             FlagKind.BACKLOG: 1.31,
             FlagKind.TAIL: 8.1 * MS,
-            FlagKind.CLOCK: -0.08,
         }.get(kind, 3),
         {
             FlagKind.LIMITED: ("power limit", "heat"),

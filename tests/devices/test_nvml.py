@@ -305,8 +305,6 @@ def test_loads_go_by_the_numbers_of_this_process():
     assert found["1"] == {
         "index": 0,
         "uuid": "GPU-11111111-aaaa-4aaa-8aaa-111111111111",
-        "sm_clock_mhz": 1755,
-        "sm_clock_max_mhz": 1980,
         "limiters": ["power limit"],
         "other_processes": 1,
         "pci_address": "0000:18:00.0",
@@ -330,13 +328,11 @@ def test_in_a_container_this_process_is_one_of_those_listed():
     assert [found[device]["other_processes"] for device in "012"] == [0, None, 0]
 
 
-def test_a_slice_has_the_clock_of_its_gpu_and_no_processes(tmp_path):
+def test_a_slice_has_the_load_of_its_gpu_and_no_processes(tmp_path):
     """What the driver lists is of all slices, so nothing is said of this one."""
     text = (SCENARIOS / "mig_with_holes.txt").read_text()
     file = tmp_path / "scenario.txt"
-    file.write_text(
-        text.replace("slice=hole\n", "sm_clock=900\nprocess=compute 77 5\n", 1)
-    )
+    file.write_text(text.replace("slice=hole\n", "process=compute 77 5\n", 1))
 
     load = told(
         "cuda.cuInit(0); in_use = (0,); print(json.dumps(ask()))",
@@ -344,7 +340,7 @@ def test_a_slice_has_the_clock_of_its_gpu_and_no_processes(tmp_path):
         env={"CUDA_VISIBLE_DEVICES": "MIG-aaaa1111-2222-4333-8444-555566667777"},
     )["0"]
 
-    assert (load["index"], load["sm_clock_mhz"]) == (2, 900)
+    assert load["index"] == 2
     assert load["other_processes"] is None
 
 
