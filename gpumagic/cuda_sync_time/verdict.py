@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.findings import COSTS_ONCE, floor_text, nearly_same
+from gpumagic.cuda_sync_time.findings import COSTS_ONCE, floor_text
 from gpumagic.cuda_sync_time.records import Bound, FlagKind
 from gpumagic.report.events import DEVICE_KINDS, SpanKind
 from gpumagic.report.units import (
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 WORTH_SAYING = 0.05  # of the time
 _MOSTLY = 0.5
 _NEARLY_ALL = 0.8
+_NEARLY_SAME = 1.05  # times as long
 _FLOORS = 2  # below so many a run cannot be told from an empty cell
 _NO_EMPTY_CELL = 0.25  # of the time is known to be the GPU's work
 _LONGEST_ERROR = 90
@@ -199,8 +200,8 @@ def _lines_wait(report: TimingReport) -> str:
 
 def _naive(report: TimingReport) -> str:
     """What a clock round the call would have said, where that is wrong."""
-    run, ratio = report.run, report.run.too_little
-    is_same = ratio is None or nearly_same(ratio)
+    run = report.run
+    is_same = run.elapsed_s < _NEARLY_SAME * run.naive_s or run.naive_s <= 0
     if not run.uses_device or is_same or not report.tells(run.waited_s):
         return ""
     if not report.tells(run.naive_s):

@@ -361,7 +361,6 @@ def _unanswered(failure: Exception, **versions: Any) -> Inventory:
 
 # ---------------------------------------------------------------- how busy it is
 
-_SM_CLOCK = 1
 _OWN_NAMESPACE = Path("/proc/self/ns/pid")
 _FIRST_NAMESPACE = "pid:[4026531836]"  # the machine's own; the number never changes
 
@@ -522,11 +521,6 @@ _USE = (
 _LOAD = (
     ("index", lambda nvml, gpu: int(nvml.nvmlDeviceGetIndex(gpu))),
     ("uuid", uuid),
-    ("sm_clock_mhz", lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, _SM_CLOCK)),
-    (
-        "sm_clock_max_mhz",
-        lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, _SM_CLOCK),
-    ),
     ("limiters", _limiters),
     ("other_processes", _other_processes),
     ("pci_address", pci_address),

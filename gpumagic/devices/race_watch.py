@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 _INSTEAD = 'gpumagic.simulate("h100") finds races as well, with any torch it runs with'
 
+# In the place of `traceback`, for a sanitizer that is asked for no stacks.
+_NO_STACKS = SimpleNamespace(
+    StackSummary=SimpleNamespace(extract=lambda *_, **__: []), walk_stack=id
+)
 _DEFAULT_STREAM = 0
 _SANITIZER = "torch.cuda._sanitizer"
 _HOOKS = "_ZN3c104impl8GPUTrace9haveStateE"  # whether C++ calls any
@@ -251,33 +255,14 @@ def private_sanitizer(torch: Any) -> Iterator[Any]:
     try:
         spec.loader.exec_module(module)
         # It extracts the whole stack at each operation, for texts that nobody reads.
-        module.traceback = _NoStacks
+        module.traceback = _NO_STACKS
         yield module
     finally:
         for registry in vars(gpu_trace).values():
-            _rid(getattr(registry, "callback_list", []), module)
-
-
-def _rid(callbacks: list[Any], module: Any) -> None:
-    callbacks[:] = [each for each in callbacks if not _is_of(module, each)]
+            callbacks = getattr(registry, "callback_list", [])
+            callbacks[:] = (each for each in callbacks if not _is_of(module, each))
 
 
 def _is_of(module: Any, callback: Any) -> bool:
     function = getattr(callback, "__func__", None)
     return getattr(function, "__globals__", None) is vars(module)
-
-
-class _NoStacks:
-    """In the place of `traceback`, for a sanitizer that is asked for no stacks."""
-
-    class StackSummary:
-        """The stack of nothing."""
-
-        @staticmethod
-        def extract(*_: Any, **__: Any) -> list[Any]:
-            """No frames at all."""
-            return []
-
-    @staticmethod
-    def walk_stack(_: Any) -> None:
-        """Nothing to walk."""

@@ -9,8 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpumagic.devices.opening import open_runtime  # noqa: E402
-from gpumagic.report.events import DEVICE_KINDS, SpanKind  # noqa: E402
-from gpumagic.simulator.engines import FULL_SHARE, Engine  # noqa: E402
+from gpumagic.report.events import DEVICE_KINDS  # noqa: E402
 from tests.devices.traces import of_kind, traced  # noqa: E402
 
 
@@ -23,42 +22,6 @@ def runtime(box):
     opened.synchronize()
     assert box.is_on
     return opened
-
-
-@pytest.fixture
-def launch(box, runtime):
-    """Launches work of a known length, by the engine's own word."""
-    assert runtime.started()
-    gpu = box.machine.gpus[0]
-
-    def launch(us, *, stream=None, engine=Engine.COMPUTE, name="kernel"):
-        queue = (stream._simulated if stream else gpu.default_stream).queue
-        return box.machine.scheduler.launch(
-            queue, engine, us * 1000, FULL_SHARE // 2, host_ns=4000, name=name
-        )
-
-    return launch
-
-
-def test_each_kernel_says_what_bounds_it(runtime, tmp_path):
-    """A trace has the model's word for each kernel, and a file of it as well."""
-    tall = torch.ones(4096, 64, device="sim")
-    runtime.synchronize()
-    taken = traced(runtime, lambda: (tall.t() @ tall, tall[:1] + 1, tall.cpu()))
-    taken.save(tmp_path / "trace.json")
-
-    kernels = of_kind(taken.trace(), SpanKind.KERNEL)
-    (copy,) = of_kind(taken.trace(), SpanKind.COPY)
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    written = [
-        each["args"]["bound"] for each in events if "bound" in each.get("args", {})
-    ]
-
-    assert kernels[0].bound.startswith("too few tiles: ")
-    assert kernels[0].bound.endswith(" for 132 multiprocessors")
-    assert kernels[1].bound == "launch"
-    assert copy.bound is None
-    assert written == [each.bound for each in kernels]
 
 
 def test_times_are_those_of_the_engines(box, runtime):
@@ -84,27 +47,6 @@ def test_times_are_those_of_the_engines(box, runtime):
     ]
     assert len(seen) == 2
     assert seen == expected
-
-
-def test_the_host_launches_waits_and_works(box, runtime):
-    """Launches end where work is submitted; `pass_time` is neither launch nor wait."""
-    small = torch.ones(64, 64, device="sim")
-    runtime.synchronize()
-
-    def code():
-        small.exp()
-        box.pass_time(0.5)
-        small.sum().item()
-
-    trace = traced(runtime, code).trace()
-
-    launches, waits = of_kind(trace, SpanKind.LAUNCH), of_kind(trace, SpanKind.WAIT)
-    work = of_kind(trace, *DEVICE_KINDS)
-    assert {each.launched_s for each in work} == {each.end_s for each in launches}
-    assert [each.name for each in waits] == [".item()", "torch.sim.synchronize()"]
-    assert all(each.thread == 0 for each in launches + waits)
-    assert sum(each.end_s - each.start_s for each in launches + waits) < 0.1
-    assert trace.length_s > 0.5
 
 
 def test_the_saved_file_is_whole_and_labelled(runtime, box, tmp_path):

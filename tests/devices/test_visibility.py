@@ -99,7 +99,6 @@ def test_a_reason_names_the_entry_that_decided(mask, reason):
         (M1[:9], (), "otherwise"),
         (M1.upper(), (), "otherwise"),
         (f"MIG-{UUIDS[2]}/2/0", (), "otherwise"),
-        (f"{M0},MIG-x,{M0}", (M0,), "repetition"),
     ],
 )
 def test_slices_are_uncertain_where_drivers_are_not_known(mask, uuids, why):
