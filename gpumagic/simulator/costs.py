@@ -27,7 +27,7 @@ from math import inf, prod
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from gpumagic.report.record import Record
-from gpumagic.simulator.engines import FULL_SHARE, Engine
+from gpumagic.simulator.scheduler import FULL_SHARE, Engine
 
 if TYPE_CHECKING:
     from gpumagic.simulator.models import GpuModel

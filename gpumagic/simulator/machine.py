@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.simulator.allocator import CachingAllocator
 from gpumagic.simulator.costs import CostModel
-from gpumagic.simulator.engines import FULL_SHARE, Engine, WorkName
-from gpumagic.simulator.scheduler import Scheduler
+from gpumagic.simulator.scheduler import FULL_SHARE, Engine, Scheduler, WorkName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_settings import AllocatorSettings
     from gpumagic.simulator.costs import Amount
-    from gpumagic.simulator.engines import Stream, Work
     from gpumagic.simulator.hazards import Mark, Tracker
     from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.operators import Rule
+    from gpumagic.simulator.scheduler import Stream, Work
 
     _Sizes: TypeAlias = tuple[str, Rule, str, Amount, int]
 

@@ -29,9 +29,8 @@ from gpumagic.report.events import (
     pooled,
 )
 from gpumagic.report.places import Place, PlaceMark, code_line, runs_through
-from gpumagic.simulator.engines import Engine
 from gpumagic.simulator.models import MOST_GPUS
-from gpumagic.simulator.scheduler import QUEUE_FULL, Scheduler
+from gpumagic.simulator.scheduler import QUEUE_FULL, Engine, Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,8 +39,9 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.box import Box
-    from gpumagic.simulator.engines import Work
+    from gpumagic.simulator.machine import SimulatedGpu
     from gpumagic.simulator.races import Race
+    from gpumagic.simulator.scheduler import Work
 
     _Mark = tuple[PlaceMark | None, bool]
     # a device and its stream, or a thread of the host
@@ -173,35 +173,35 @@ class MemoryWatch:
 
     def __init__(self, box: Box) -> None:
         self._simulation = _simulation_of(box)
-        self._gpus = self._simulation.machine.all_gpus
-        self._observers: list[Callable[[str, Block], object]] = []
+        self._observers: dict[SimulatedGpu, Callable[[str, Block], object]] = {}
         # what happened: whether taken, address, bytes, and where
-        self._noted: list[list[tuple[bool, int, int, _Mark]]] = []
+        self._noted: dict[SimulatedGpu, list[tuple[bool, int, int, _Mark]]] = {}
         self._partial = False
         self._deaths = StorageDeaths(self._simulation, self._here)
 
     def start(self) -> None:
         """Record from now on."""
         self._simulation.give_back()
-        for gpu in self._gpus:
-            self._noted.append([])
-            self._observers.append(functools.partial(self._note, self._noted[-1]))
-            gpu.allocator.observe(self._observers[-1])
+        for gpu in self._simulation.machine.all_gpus:
+            noted = self._noted[gpu] = []
+            observer = self._observers[gpu] = functools.partial(self._note, noted)
+            gpu.allocator.observe(observer)
         self._deaths.begin()
 
     def stop(self) -> MemoryTrace:
         """End it, and tell what was seen."""
         self._simulation.give_back()
-        for gpu, observer in zip(self._gpus, self._observers, strict=True):
+        for gpu, observer in self._observers.items():
             gpu.allocator.ignore(observer)
         self._deaths.end()
-        spot_of, events = functools.cache(_spot_of), {}
-        for gpu, noted in zip(self._gpus, self._noted, strict=True):
-            if gpu in self._simulation.machine.gpus:  # those that this process sees
-                events[gpu.index] = [
-                    MemoryEvent(taken, address, nbytes, spot_of(place), backward)
-                    for taken, address, nbytes, (place, backward) in noted
-                ]
+        spot_of = functools.cache(_spot_of)
+        events = {
+            gpu.index: [
+                MemoryEvent(taken, address, nbytes, spot_of(place), backward)
+                for taken, address, nbytes, (place, backward) in self._noted[gpu]
+            ]
+            for gpu in self._simulation.machine.gpus  # those that this process sees
+        }
         return MemoryTrace(events=events, partial=self._partial, lines=True)
 
     def _note(

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from gpumagic.devices.opening import open_runtime  # noqa: E402
 from gpumagic.report.events import DEVICE_KINDS, SpanKind  # noqa: E402
-from gpumagic.simulator.engines import FULL_SHARE, Engine  # noqa: E402
+from gpumagic.simulator.scheduler import FULL_SHARE, Engine  # noqa: E402
 from tests.devices.traces import of_kind, traced  # noqa: E402
 
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from random import Random
 
 from gpumagic.simulator.costs import Blocks
-from gpumagic.simulator.engines import Engine
 from gpumagic.simulator.operators import CAST, rule_for, strided_rule
+from gpumagic.simulator.scheduler import Engine
 from tests.simulator.timings import Copy, Kernel, Timing
 
 SEED = 20

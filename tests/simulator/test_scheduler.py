@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.simulator.engines import FULL_SHARE, Engine, Latencies
-from gpumagic.simulator.scheduler import QUEUE_FULL, Scheduler
+from gpumagic.simulator.scheduler import (
+    FULL_SHARE,
+    QUEUE_FULL,
+    Engine,
+    Latencies,
+    Scheduler,
+)
 from tests.simulator.brute_force import BruteForce
 
 HALF = FULL_SHARE // 2

@@ -13,7 +13,7 @@ from gpumagic.simulator.operators import Rule, convolution_rule, rule_for, softm
 
 if TYPE_CHECKING:
     from gpumagic.simulator.costs import Amount, CostModel
-    from gpumagic.simulator.engines import Engine
+    from gpumagic.simulator.scheduler import Engine
 
 SIZE = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 

@@ -18,8 +18,8 @@ from gpumagic.simulator.backend.call import General
 from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.backend.pinning import pinned_buffer
 from gpumagic.simulator.backend.registration import lies_there
-from gpumagic.simulator.engines import Engine
 from gpumagic.simulator.operators import CAST, COPY, strided_rule
+from gpumagic.simulator.scheduler import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
