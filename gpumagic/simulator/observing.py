@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.box import Box
+    from gpumagic.simulator.hazards import Race
     from gpumagic.simulator.machine import SimulatedGpu
-    from gpumagic.simulator.races import Race
     from gpumagic.simulator.scheduler import Work
 
     _Mark = tuple[PlaceMark | None, bool]
@@ -131,7 +131,6 @@ def watch_copies(box: Box, note: Callable[..., object]) -> Iterator[None]:
 
     simulation = _simulation_of(box)
     arrive = vars(Transfers)[_ARRIVE]
-    watching = True
 
     def arriving(
         self: Any, gpu: Any, target: Any, source: Any, *, non_blocking: bool
@@ -140,7 +139,7 @@ def watch_copies(box: Box, note: Callable[..., object]) -> Iterator[None]:
         pinned = pinned_buffer(source) is not None
         sent = arrive(self, gpu, target, source, non_blocking=non_blocking)
         nbytes = source.numel() * source.element_size()
-        if watching and nbytes:
+        if nbytes:
             held_ns = box.machine.scheduler.now_ns - began_ns
             mark = simulation.places.here()
             note(mark, nbytes, held_ns, pinned=pinned, non_blocking=non_blocking)
@@ -150,9 +149,7 @@ def watch_copies(box: Box, note: Callable[..., object]) -> Iterator[None]:
     try:
         yield
     finally:
-        watching = False
-        if vars(Transfers)[_ARRIVE] is arriving:  # else one entered later is still on
-            setattr(Transfers, _ARRIVE, arrive)
+        setattr(Transfers, _ARRIVE, arrive)
 
 
 def _simulation_of(box: Box) -> Simulation:
@@ -453,13 +450,11 @@ def _process_and_thread(span: TraceSpan) -> tuple[int, int]:
 
 def _event(span: TraceSpan) -> dict[str, Any]:
     process, thread = _process_and_thread(span)
-    known: dict[str, Any] = {}
-    if span.launched_s is not None:
-        known["launched_us"] = span.launched_s * 1e6
-    if span.nbytes is not None:
-        known["bytes"] = span.nbytes
-    if span.bound is not None:
-        known["bound"] = span.bound
+    launched_us = None if span.launched_s is None else span.launched_s * 1e6
+    told = {"launched_us": launched_us, "bytes": span.nbytes, "bound": span.bound}
+    known: dict[str, Any] = {
+        key: each for key, each in told.items() if each is not None
+    }
     if (place := span.place) is not None:
         # In the words of torch's profiler, which counts what one rank puts in.
         parts = len(place.ranks) if place.name in _OF_ALL_PARTS else 1

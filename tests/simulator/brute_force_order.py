@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, NamedTuple
 
-from gpumagic.simulator.races import HOST, Kind
+from gpumagic.simulator.hazards import HOST, Kind
 
 
 class Past(NamedTuple):

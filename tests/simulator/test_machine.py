@@ -26,7 +26,7 @@ GIB = 2**30
 
 @given(st.data(), st.sampled_from(CATALOGUE), st.integers(1, MOST_GPUS))
 def test_every_name_of_every_model_is_understood_with_a_count(data, model, count):
-    """A count may stand before or behind any name of a model, in any case."""
+    """A count may stand before any name of a model, in any case."""
     names = model.key, *model.aliases, model.title, model.product
     name = data.draw(st.sampled_from(names))
     name = data.draw(st.sampled_from((name, name.lower(), name.upper())))
@@ -34,10 +34,9 @@ def test_every_name_of_every_model_is_understood_with_a_count(data, model, count
 
     assert parse_request(name) == (model, 1)
     assert parse_request(f"{count}{space}x{space}{name}") == (model, count)
-    assert parse_request(f" {name}{space}X{space}{count} ") == (model, count)
 
 
-@pytest.mark.parametrize("typed", ["h10O", "2xh10O", "h10O X 2"])
+@pytest.mark.parametrize("typed", ["h10O", "2xh10O"])
 def test_a_misspelt_model_is_answered_with_the_list_and_the_nearest(typed):
     """An unknown name is repeated, what there is is listed, the nearest is offered."""
     with pytest.raises(GpuMagicError) as caught:

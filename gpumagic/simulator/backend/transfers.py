@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 
     from gpumagic.simulator.backend.in_flight import Flights
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.hazards import Operand
+    from gpumagic.simulator.hazards import Operand, Race
     from gpumagic.simulator.machine import SimulatedGpu
     from gpumagic.simulator.operators import Rule
-    from gpumagic.simulator.races import Race
 
 
 # So much pageable memory the driver takes at once, whatever the stream has to do.
