@@ -192,12 +192,12 @@ class Engines:
     """All engines of all devices, and the streams that still have work for them."""
 
     def __init__(self, latencies: Latencies) -> None:
-        self.traces: list[list[Work]] = []  # who keeps what is decided
+        # where works go as soon as their times are decided, in order of start
+        self.traces: list[list[Work]] = []
         self.live: dict[Stream, None] = {}  # those with undecided entries, in order
         self.horizon_ns = 0  # all starts up to here are decided
-        self._latencies = latencies
+        self.latencies = latencies
         self._loads: dict[int, tuple[Load, ...]] = {}
-        self._all_free_ns = 0  # when every engine has done what it has started
         self._blocked: dict[Work, list[Stream]] = {}  # by the target of their wait
         # A heap of (moment, tie-break, engine, work that becomes eligible). Without a
         # work it is the moment when the engine has room for what it holds up.
@@ -218,7 +218,7 @@ class Engines:
         Where somebody has asked how a work ends before the host came as far, it starts
         later than it could.
         """
-        if now_ns + self._latencies.launch_ns <= self.horizon_ns:
+        if now_ns + self.latencies.launch_ns <= self.horizon_ns:
             stream.ready_ns = max(stream.ready_ns, self.horizon_ns + 1)
         if self.live:
             self.settle(now_ns)
@@ -226,8 +226,6 @@ class Engines:
 
     def settle(self, now_ns: int, target: Work | None = None) -> None:
         """Decide all starts up to now; with a target, all until it is decided."""
-        if not self.live or self._settle_alone(now_ns, target):
-            return
         for stream in tuple(self.live):
             if not stream.announced:
                 self._announce(stream, now_ns)
@@ -235,77 +233,6 @@ class Engines:
         until_ns = now_ns if target is None else _FOR_EVER
         while not _decided(target) and agenda and agenda[0][0] <= until_ns:
             self._happen(agenda[0][0], now_ns)
-            if self._settle_alone(now_ns, target):
-                return
-
-    # -------------------------------------------------- one stream has work
-
-    def _settle_alone(self, now_ns: int, target: Work | None) -> bool:
-        """Settle the only live stream, if nothing else occupies an engine.
-
-        It is the usual case by far and needs neither line nor agenda: every work
-        starts as soon as it is eligible.
-        """
-        if len(self.live) != 1 or _decided(target):
-            return False
-        (stream,) = self.live
-        first = stream.undecided[0]
-        first_ns = first.submitted_ns + self._latencies.launch_ns
-        if max(first_ns, stream.ready_ns) < self._all_free_ns:
-            return False
-        self._run(stream, now_ns, target)
-        if self._agenda:  # it held at most this stream's first entry
-            self._agenda.clear()
-        stream.announced = False
-        if not stream.undecided:
-            self.live.clear()
-        return True
-
-    def _run(self, stream: Stream, now_ns: int, target: Work | None) -> None:
-        """Decide the entries of a stream that is alone."""
-        until_ns = now_ns if target is None else _FOR_EVER
-        launch_ns, gap_ns = self._latencies.launch_ns, self._latencies.gap_ns
-        end_ns, ready_ns = stream.end_ns, stream.ready_ns
-        undecided, ends, traces = stream.undecided, stream.ends, self.traces
-        latest, place = None, None
-        while undecided:
-            work = undecided[0]
-            engine = work.engine
-            if engine is None:
-                stream.end_ns, stream.ready_ns = end_ns, ready_ns
-                self._pass_mark(stream, work)
-                end_ns, ready_ns = stream.end_ns, stream.ready_ns
-            else:
-                start_ns = work.submitted_ns + launch_ns
-                if start_ns < ready_ns:  # noqa: PLR1730 - max() is slow, this is hot
-                    start_ns = ready_ns
-                if start_ns > until_ns:
-                    break
-                work.start_ns = start_ns
-                work.end_ns = end_ns = start_ns + work.duration_ns
-                ready_ns = end_ns + gap_ns
-                latest, place = work, engine
-                for trace in traces:
-                    trace.append(work)
-            undecided.popleft()
-            if end_ns > now_ns:
-                ends.append(end_ns)
-            if work is target:
-                break
-        stream.end_ns, stream.ready_ns = end_ns, ready_ns
-        if latest is not None and place is not None:
-            self._occupy(stream.loads[place], latest)
-
-    def _occupy(self, load: Load, work: Work) -> None:
-        """Note what a stream alone did last, for those who come to meet it."""
-        start_ns = work.start_ns or 0
-        self.horizon_ns = start_ns
-        self._all_free_ns = end_ns = start_ns + work.duration_ns
-        # Whatever ran before on any engine is over: nothing else is worth noting.
-        load.free = FULL_SHARE - work.share
-        load.running = [(end_ns, work.share)]
-
-    # -------------------------------------------- several streams have work
 
     def _announce(self, stream: Stream, now_ns: int) -> None:
         """Put the first works of a stream, and of those it releases, in their line."""
@@ -322,7 +249,7 @@ class Engines:
             stream.announced = True
             if entry.engine is not None:
                 eligible_ns = max(
-                    entry.submitted_ns + self._latencies.launch_ns, stream.ready_ns
+                    entry.submitted_ns + self.latencies.launch_ns, stream.ready_ns
                 )
                 load = stream.loads[entry.engine]
                 heappush(self._agenda, (eligible_ns, entry.number, load, entry))
@@ -371,8 +298,7 @@ class Engines:
         stream = work.stream
         end_ns = start_ns + work.duration_ns
         work.start_ns, work.end_ns = start_ns, end_ns
-        stream.end_ns, stream.ready_ns = end_ns, end_ns + self._latencies.gap_ns
-        self._all_free_ns = max(self._all_free_ns, end_ns)
+        stream.end_ns, stream.ready_ns = end_ns, end_ns + self.latencies.gap_ns
         for trace in self.traces:
             trace.append(work)
         for released in (stream, *self._leave(stream, now_ns)):
@@ -385,18 +311,16 @@ class Engines:
             stream.ends.append(stream.end_ns)
         return self._blocked.pop(entry, [])
 
-    # ------------------------------------------------------------- for both
-
     def _pass_mark(self, stream: Stream, mark: Work) -> None:
         """Decide a record, or a wait whose target is decided."""
         start_ns = end_ns = max(stream.end_ns, mark.submitted_ns)
         if not isinstance(mark, Wait):
             start_ns = max(start_ns, stream.ready_ns)
-            end_ns = start_ns + self._latencies.record_ns
-            stream.ready_ns = end_ns + self._latencies.gap_ns
+            end_ns = start_ns + self.latencies.record_ns
+            stream.ready_ns = end_ns + self.latencies.gap_ns
         elif mark.target is not None and mark.target.end_ns is not None:
             abroad = mark.target.stream is not stream
-            delay_ns = self._latencies.cross_stream_ns if abroad else 0
+            delay_ns = self.latencies.cross_stream_ns if abroad else 0
             end_ns = max(end_ns, mark.target.end_ns + delay_ns)
             stream.ready_ns = max(stream.ready_ns, end_ns)
             mark.target = None
@@ -408,7 +332,7 @@ def _decided(work: Work | None) -> bool:
     return work is not None and work.end_ns is not None
 
 
-class Scheduler:
+class Scheduler(Engines):
     """Streams on the engines of any number of devices, behind one host clock.
 
     Nothing here takes a lock: calls from several threads are one at a time by the
@@ -416,7 +340,7 @@ class Scheduler:
     """
 
     def __init__(self, latencies: Latencies | None = None) -> None:
-        self.latencies = latencies or Latencies()
+        super().__init__(latencies or Latencies())
         self.now_ns = 0
         # told after each call in which the host waits for a device, also when nothing
         # was left to wait for
@@ -424,9 +348,6 @@ class Scheduler:
         # told of each work after its launch, and when that call began
         self.launch_observers: list[Callable[[Work, int], object]] = []
         self._queue_length = self.latencies.queue_length
-        self._engines = Engines(self.latencies)
-        # where works go as soon as their times are decided, in order of start
-        self.traces = self._engines.traces
         self._streams: dict[int, list[Stream]] = {}  # by device
         self._submitted = 0
 
@@ -438,7 +359,7 @@ class Scheduler:
 
     def add_stream(self, device: int, priority: int = 0) -> Stream:
         """A new stream of a device; of two, the lower priority is more urgent."""
-        stream = Stream(device, priority, self._engines.loads_of(device))
+        stream = Stream(device, priority, self.loads_of(device))
         self._streams.setdefault(device, []).append(stream)
         return stream
 
@@ -461,7 +382,7 @@ class Scheduler:
         if len(undecided) + len(stream.ends) >= self._queue_length:
             self._make_room(stream)
         if not undecided:
-            self._engines.wake(stream, self.now_ns)
+            self.wake(stream, self.now_ns)
         self._submitted = number = self._submitted + 1
         stream.last = work = Work(
             stream, engine, duration_ns or 1, share, self.now_ns, number, name
@@ -494,7 +415,7 @@ class Scheduler:
         """When a collective on this stream begins that the host calls now."""
         self.now_ns += host_ns
         if stream.undecided:
-            self._engines.settle(self.now_ns, stream.undecided[-1])
+            self.settle(self.now_ns, stream.undecided[-1])
         return max(self.now_ns + self.latencies.launch_ns, stream.ready_ns)
 
     def occupy(self, stream: Stream, end_ns: int, name: str) -> Work:
@@ -523,7 +444,7 @@ class Scheduler:
         if work is None:
             return True
         if work.end_ns is None:
-            self._engines.settle(self.now_ns)
+            self.settle(self.now_ns)
         return work.end_ns is not None and work.end_ns <= self.now_ns
 
     def busy(self, stream: Stream) -> bool:
@@ -547,7 +468,7 @@ class Scheduler:
         start of that work does not change the answer: it starts behind it.
         """
         if work.end_ns is None:
-            self._engines.settle(self.now_ns, work)
+            self.settle(self.now_ns, work)
         return work.end_ns or 0
 
     # -------------------------------------------------------------- the queue
@@ -558,13 +479,13 @@ class Scheduler:
         if len(stream.undecided) + len(stream.ends) >= self._queue_length:
             self._make_room(stream)
         if not stream.undecided:
-            self._engines.wake(stream, self.now_ns)
+            self.wake(stream, self.now_ns)
         self._submitted += 1
         return self._submitted
 
     def _make_room(self, stream: Stream) -> None:
         """Forget what has ended; block the host until there is a free slot."""
-        self._engines.settle(self.now_ns)
+        self.settle(self.now_ns)
         undecided, ends = stream.undecided, stream.ends
         while ends and ends[0] <= self.now_ns:
             ends.popleft()
