@@ -26,11 +26,7 @@ class Past(NamedTuple):
 
 
 class SlowTracker:
-    """Happens-before as a graph.
-
-    Args:
-        cures: Whether a race, once reported, counts as repaired by a wait.
-    """
+    """Happens-before as a graph; with `cures`, a race that is reported is repaired."""
 
     def __init__(self, *, cures: bool = True) -> None:
         self.cures = cures

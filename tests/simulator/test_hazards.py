@@ -34,10 +34,6 @@ class Bench:
         """The races of reading a storage, or a view of it."""
         return self.tracker.operate(stream, (whole(storage, view),), (), place)
 
-    def wait_stream(self, waiting, other):
-        """What `waiting.wait_stream(other)` does."""
-        self.tracker.wait(waiting, self.tracker.record(other))
-
 
 def whole(storage, view=None):
     """A storage, or a view of it, as an operand."""
