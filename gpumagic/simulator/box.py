@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from typing import TYPE_CHECKING, Any, Self
 
-from gpumagic.devices.simulated import SIMULATED, simulated_box
+from gpumagic.devices.simulated import SIMULATED
 from gpumagic.errors import GpuMagicError, did_you_mean
-from gpumagic.report.units import bytes_text, count_text, parse_bytes
+from gpumagic.report.units import bytes_text, parse_bytes
 from gpumagic.simulator import observing
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.answer_box import GpuState, RacesReport, SimulationReport
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_snapshot import Mark
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.collective_times import CollectiveCall, Roll
-    from gpumagic.simulator.engines import Work
     from gpumagic.simulator.machine import SimulatedGpu
+    from gpumagic.simulator.scheduler import Work
 
 HAZARDS = ("report", "poison")
 # What can be said beside which GPUs, and what is meant where it is not.
@@ -81,22 +80,8 @@ class Box:
         """
         from gpumagic.simulator.backend import switch_on
 
-        former = simulated_box()
-        lost = former.tensors if former is not None else 0
         self._simulation, self._switch = switch_on(self, as_cuda=as_cuda)
         self.as_cuda = as_cuda
-        if lost:
-            warnings.warn(
-                f"the simulated machine that was on is off, and "
-                f"{count_text(lost, 'tensor')} on it of no more use: make them again",
-                stacklevel=3,
-            )
-
-    @property
-    def tensors(self) -> int:
-        """How many storages of tensors lie on it, as far as it is on."""
-        lives = self._simulation.tensors.lives if self._simulation else {}
-        return sum(life() is not None for life in tuple(lives.values()))
 
     def off(self) -> None:
         """Take the simulated device out of torch; its tensors are of no more use.

@@ -132,7 +132,6 @@ class CollectiveCall(NamedTuple):
     nbytes: int  # what it moved: the tensor that is reduced or sent, or all parts
     called_ns: int  # when the host called it
     ranks: tuple[int, ...]
-    algorithm: str  # which way it went
     start_ns: int  # when this GPU came to it
     end_ns: int  # when it ended for all
 

@@ -15,7 +15,7 @@ from gpumagic.devices.nvidia import open_driver
 from gpumagic.errors import GpuMagicError
 from gpumagic.report.events import DEVICE_KINDS
 from gpumagic.report.places import Code
-from gpumagic.simulator.engines import Engine
+from gpumagic.simulator.scheduler import Engine
 
 MS = 1_000_000
 OVERHEAD_S = 100e-6  # of launches and waits; far below the work of these tests

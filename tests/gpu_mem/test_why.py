@@ -17,7 +17,7 @@ from gpumagic.gpu_mem.records import (
     DeviceMemory,
     OomFacts,
 )
-from gpumagic.simulator.allocator_segments import Shortage
+from gpumagic.simulator.allocator_segments import shortage_text
 
 MIB, GIB = 1 << 20, 1 << 30
 ALLOCATED, FREE = BlockState.ALLOCATED, BlockState.FREE
@@ -111,14 +111,14 @@ def limited(allowed_mib, **figures):
     """The error of a process that may have only so much."""
     known = {"segment": 1000, "free": 60_000, "allocated": 19_000, "reserved": 19_500}
     known |= figures
-    shortage = Shortage(
+    text = shortage_text(
         device=0,
         total_bytes=80_000 * MIB,
         allowed_bytes=None if allowed_mib is None else allowed_mib * MIB,
         used_bytes=20_000 * MIB,
         **{f"{name}_bytes": mib * MIB for name, mib in known.items()},
     )
-    return read_oom(shortage.text())
+    return read_oom(text)
 
 
 def test_a_limit_of_this_process():

@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.tensors import Life
     from gpumagic.simulator.costs import Amount
-    from gpumagic.simulator.hazards import Operand, Tracker
+    from gpumagic.simulator.hazards import Operand, Race, Tracker
     from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
     from gpumagic.simulator.operators import Rule
-    from gpumagic.simulator.races import Race
 
     Take = Callable[[int, SimulatedGpu, SimulatedStream], tuple[Any, Accesses]]
     TensorOf = Callable[..., tuple[Any, Operand]]

@@ -18,7 +18,7 @@ from torch.utils import _pytree
 from gpumagic.simulator.backend.cuda_only import MADE
 from gpumagic.simulator.backend.operations import operator_mode
 from gpumagic.simulator.backend.refusals import not_simulated
-from gpumagic.simulator.engines import FULL_SHARE, Work
+from gpumagic.simulator.scheduler import FULL_SHARE, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_blocks import PoolId
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.torch_sim import TorchSim
-    from gpumagic.simulator.engines import Engine, Stream
     from gpumagic.simulator.hazards import Operand
     from gpumagic.simulator.machine import SimulatedStream
-    from gpumagic.simulator.scheduler import Scheduler
+    from gpumagic.simulator.scheduler import Engine, Scheduler, Stream
 
 _NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
 _FAILED = "CUDA error: operation failed due to a previous error during capture"

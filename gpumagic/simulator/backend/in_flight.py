@@ -18,7 +18,7 @@ import torch
 
 from gpumagic.simulator.backend.operations import operator_mode
 from gpumagic.simulator.backend.pinning import pinned_buffer
-from gpumagic.simulator.races import HOST, Kind, Race, overlap
+from gpumagic.simulator.hazards import HOST, Kind, Race, overlap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.backend.pinning import PinnedBuffer
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.hazards import Mark
+    from gpumagic.simulator.hazards import Bytes, Mark
     from gpumagic.simulator.machine import SimulatedStream
-    from gpumagic.simulator.races import Bytes
 
 # What is remembered of memory under way; beyond it, changes are no longer looked for.
 _REMEMBERED_BYTES = 1 << 28

@@ -29,16 +29,15 @@ from gpumagic.simulator.collective_times import (
     Roll,
     collective_time,
 )
-from gpumagic.simulator.engines import WorkName
-from gpumagic.simulator.scheduler import Scheduler
+from gpumagic.simulator.scheduler import Scheduler, WorkName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.engines import Work
     from gpumagic.simulator.hazards import Mark
     from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.scheduler import Work
 
     _List = list[Any]
     # Given the group, what is read, what to fill on the CPU, and torch's arguments.
@@ -266,7 +265,7 @@ class _Group:
             simulation.ranks.calls.append(
                 CollectiveCall(
                     self._group, call.number, name, call.nbytes, called_ns, ranks,
-                    told.algorithm, end_ns - work.duration_ns, end_ns,
+                    end_ns - work.duration_ns, end_ns,
                 )
             )  # fmt: skip
         with torch.no_grad():

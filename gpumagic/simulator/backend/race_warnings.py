@@ -10,14 +10,14 @@ from gpumagic.report.events import SeenRace
 from gpumagic.report.introspection import is_truly
 from gpumagic.report.places import Place, PlaceMark, code_line, place_text
 from gpumagic.simulator.backend.streams import Stream, name_of
-from gpumagic.simulator.races import problem_and_hint
+from gpumagic.simulator.hazards import problem_and_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpumagic.simulator.backend.simulation import Simulation
+    from gpumagic.simulator.hazards import Race
     from gpumagic.simulator.machine import SimulatedStream
-    from gpumagic.simulator.races import Race
 
 _Line = tuple[str, int | None, int | None]
 _OF_THE_SHELL = ("In", "Out")

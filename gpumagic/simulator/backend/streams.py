@@ -17,9 +17,9 @@ from gpumagic.simulator.backend.registration import NAME
 
 if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.engines import Work
     from gpumagic.simulator.hazards import Mark
     from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.scheduler import Work
 
 _PRIVATE_USE_1 = 20  # torch's number for the type of the device
 

@@ -18,18 +18,17 @@ from gpumagic.simulator.backend.call import General
 from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.backend.pinning import pinned_buffer
 from gpumagic.simulator.backend.registration import lies_there
-from gpumagic.simulator.engines import Engine
 from gpumagic.simulator.operators import CAST, COPY, strided_rule
+from gpumagic.simulator.scheduler import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpumagic.simulator.backend.in_flight import Flights
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.hazards import Operand
+    from gpumagic.simulator.hazards import Operand, Race
     from gpumagic.simulator.machine import SimulatedGpu
     from gpumagic.simulator.operators import Rule
-    from gpumagic.simulator.races import Race
 
 
 # So much pageable memory the driver takes at once, whatever the stream has to do.
