@@ -160,10 +160,10 @@ def _in_sight(rank: RankTrace, most: int) -> Iterator[Table]:
 def _host_table(idle: Idle) -> Table:
     properties = (
         Property(
-            Column("The host was in"), lambda each: shortened(host_name(each.name), 48)
+            Column("The host was in"), lambda each: shortened(host_name(each[0]), 48)
         ),
-        times("Late", lambda each: each.seconds),
-        _of_all("Of it", lambda each: each.seconds, idle.host_late_s),
+        times("Late", lambda each: each[1]),
+        _of_all("Of it", lambda each: each[1], idle.host_late_s),
     )
     caption = "Where the host was while it was late"
     return Table.of(caption, properties, idle.host_was_in)
@@ -262,17 +262,17 @@ def _late(rank: RankTrace, idle: Idle) -> tuple[str, str]:
     """What the host was in while it was late, and what to do about that."""
     if not idle.host_was_in:
         return f"the host was late for {seconds_text(idle.host_late_s)}", _STACKS
-    first = idle.host_was_in[0]
-    name = host_name(first.name)
-    of_it = share_text(min(first.seconds / idle.host_late_s, 1.0))
+    was_in, seconds = idle.host_was_in[0]
+    name = host_name(was_in)
+    of_it = share_text(min(seconds / idle.host_late_s, 1.0))
     where = shortened(name, _LONGEST_WHERE)
     text = f"while it was late, the host was in {where} ({of_it})"
-    if not first.name:
+    if not was_in:
         return text, _STACKS
     for pattern, hint in _ADVICE:
         if re.search(pattern, name, re.IGNORECASE | re.VERBOSE):
             return text, hint
-    if first.seconds / (rank.launches or 1) > _LONG_S:
+    if seconds / (rank.launches or 1) > _LONG_S:
         hint = "the first calls load kernels: `schedule(wait=1, warmup=1)` skips them"
         return text, hint
     return text, "try `torch.compile` or CUDA graphs: fewer launches"

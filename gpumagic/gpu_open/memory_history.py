@@ -191,14 +191,12 @@ def device_of(snapshot: Snapshot, device: int) -> records.SnapshotOfDevice:
         line = lines.line_of(entry.get("frames"))
         failure = records.Failure(event, asked, free, levels[event], line)
         known = replace(known, failure=failure)
-    times = [each["time_us"] for each in trace if each.get("time_us")]
-    length_s = max(times[-1] - times[0], 0) / 1e6 if times else None
     return replace(
         known,
         peak_bytes=levels[peak_event],
         peak_event=peak_event,
         peak_reserved_bytes=max(history.reserved),
-        course=_course(levels, events, [its for _, its in rows], length_s),
+        course=_course(levels, events, [its for _, its in rows]),
     )
 
 
@@ -253,7 +251,6 @@ def _course(
     levels: Sequence[int],
     events: Sequence[int],
     rows: Sequence[list[Piece]],
-    length_s: float | None,
 ) -> records.MemoryCourse:
     """By line, in each stretch what it held when most was in use there."""
     stretches = min(_MOST_STRETCHES, len(levels) - 1)
@@ -274,7 +271,6 @@ def _course(
     return records.MemoryCourse(
         lines=(*drawn, *(None for _ in others)),
         levels_bytes=tuple(map(tuple, [*shown, *others])),
-        length_s=length_s,
     )
 
 

@@ -55,15 +55,6 @@ class KernelSum(Record):
 
 
 @dataclass(frozen=True)
-class HostWork(Record):
-    """What the host was in while the device was idle and nothing was launched."""
-
-    # the outermost operator or annotation, else the call, else the user's function
-    name: str | None
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Idle(Record):
     """Why nothing ran on the device; the first three add up to the idle time."""
 
@@ -72,7 +63,9 @@ class Idle(Record):
     # it was launched in time, and what ran last before it ran on another stream
     other_stream_s: float
     unknown_s: float  # the rest, such as the way from one kernel to the next
-    host_was_in: tuple[HostWork, ...] = ()  # while it was late, the longest first
+    # What the host was in while it was late and for how long, the longest first: the
+    # outermost operator or annotation, else the call, else the user's function.
+    host_was_in: tuple[tuple[str | None, float], ...] = ()
     # what of the unknown was at most 10 us each from the kernel before, or from a late
     # launch, to the beginning
     between_s: float = 0.0
@@ -334,7 +327,6 @@ class MemoryCourse(Record):
     # for each of these the most it held in each stretch, at the moment when all of
     # them together were highest there
     levels_bytes: tuple[tuple[int, ...], ...]
-    length_s: float | None = None  # from the first event to the last
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,6 @@ def course_of(*entries, events):
         "course": MemoryCourse(
             tuple(range(len(entries))),
             tuple(each[1] for each in entries),
-            length_s=events * 1.3e-4,
         ),
         "events": events,
         "peak_bytes": totals[peak],

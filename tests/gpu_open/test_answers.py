@@ -9,7 +9,6 @@ import pytest
 from gpumagic.gpu_open.answer_snapshot import headline
 from gpumagic.gpu_open.records import (
     Difference,
-    HostWork,
     Idle,
     LineMemory,
     RankTrace,
@@ -112,7 +111,7 @@ def test_why_there_is_no_gpu_work_is_said_as_far_as_the_file_tells(rank, hint):
 )
 def test_hint_fits_what_the_host_was_in(name, hint):
     """By its name; an operator is launched too often, or its first call loads code."""
-    idle = Idle(0.3, 0.0, 0.0, (HostWork(name, 0.29),))
+    idle = Idle(0.3, 0.0, 0.0, ((name, 0.29),))
     assert hint in hints(drawn(replace(HOST_BOUND, idle=idle)))
     few = replace(HOST_BOUND, idle=idle, launches=100)
     assert ("load kernels" in hints(drawn(few))) == (hint == "torch.compile")

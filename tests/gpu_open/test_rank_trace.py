@@ -162,7 +162,7 @@ def test_what_the_host_was_in_while_it_was_late():
         )
     )
 
-    assert [(each.name, ns(each.seconds)) for each in rank.idle.host_was_in] == [
+    assert [(name, ns(s)) for name, s in rank.idle.host_was_in] == [
         ("train.py(1): <module>", 30),
         ("aten::linear", 20),
         ("enumerate(DataLoader)#_Iter.__next__", 20),
@@ -216,7 +216,7 @@ def test_what_the_host_was_in_adds_up(operators, calls, python, gaps):
 
     rank = rank_of(trace([work[0], *late], calls, operators, python=python))
 
-    told = [(each.name, ns(each.seconds)) for each in rank.idle.host_was_in]
+    told = [(name, ns(s)) for name, s in rank.idle.host_was_in]
     assert ns(rank.idle.host_late_s) == expected.total()
     assert [took for _, took in told] == sorted(expected.values(), reverse=True)[:8]
     assert all(expected[name] == took for name, took in told)
