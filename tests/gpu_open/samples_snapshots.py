@@ -25,8 +25,6 @@ from gpumagic.report.places import CodeLine
 
 MIB, GIB = 2**20, 2**30
 STRETCHES = 240
-HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext {line}"
-LONG = "models/transformer/attention/flash_attention_with_sliding_window_utils.py"
 EXPANDABLE = "expandable_segments:True"
 
 
@@ -185,28 +183,6 @@ _DEVICE_OUT = device_of(
 )
 OUT_OF_MEMORY = report_of(_DEVICE_OUT, name="oom_snapshot.pickle")
 
-# ------------------------------------------------- what a file may tell less of
-
-NO_HISTORY = report_of(
-    device_of(
-        _TRAINING_SEGMENTS,
-        complete=False,
-        lines=(LineMemory(None, False, gib(2), gib(2), 0, 0),),
-    ),
-    settings=None,
-)
-HOSTILE_ONE = report_of(
-    device_of(
-        (segment((30, CodeLine(HOSTILE, HOSTILE)), (10, None)),),
-        **course_of(
-            (CodeLine(HOSTILE, HOSTILE), rising(1.1), 12, 12),
-            (CodeLine(f"{LONG}, line 1024", LONG), held(0.4), 1, 0),
-            events=77,
-        ),
-    ),
-    name=HOSTILE,
-    settings=HOSTILE,
-)
 
 # ------------------------------------------------------------------------ growth
 
@@ -260,6 +236,7 @@ REPLAY_HELPS = replace(
             replayed(EXPANDABLE, 6.52, 2),
             replayed("max_split_size_mb:128", 5.6, 190, 18_211),
             replayed("garbage_collection_threshold:0.8", 5.3, 214, 18_211),
+            replayed("garbage_collection_threshold:0.8", 5.3, 214, 18_211),
             replayed("roundup_power2_divisions:8", 5.1, 201, 15_904),
         ),
     ),
@@ -271,12 +248,6 @@ SAMPLES = (
         OUT_OF_MEMORY,
     ),
     ("snapshot-training", "A snapshot of a training: whose the peak is", TRAINING),
-    ("snapshot-no-history", "A snapshot without a history", NO_HISTORY),
-    (
-        "snapshot-hostile",
-        "A snapshot with names that are made to break a page",
-        HOSTILE_ONE,
-    ),
     ("snapshot-grown", "Two snapshots: the line that keeps more and more", GROWN),
     (
         "snapshot-replay",

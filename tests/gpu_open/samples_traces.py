@@ -153,12 +153,6 @@ TINY = replace(
 )
 
 
-NO_DEVICE = RankTrace(
-    file=file("host_only.json"),
-    host_length_s=1.2,
-    lanes=(lane("host", *steady(120, 10, (0, 90, "aten::addmm", "host code"))),),
-)
-
 MADE_TO_BREAK = replace(
     GPU_BOUND,
     rank=None,
@@ -290,11 +284,6 @@ SAMPLES = (
         "rank-tiny-kernels",
         "Kernels are shorter than their launches",
         TraceReport((TINY,)),
-    ),
-    (
-        "rank-no-device",
-        "A trace without any work of a GPU",
-        TraceReport((NO_DEVICE,)),
     ),
     (
         "rank-hostile",
