@@ -236,7 +236,6 @@ REPLAY_HELPS = replace(
             replayed(EXPANDABLE, 6.52, 2),
             replayed("max_split_size_mb:128", 5.6, 190, 18_211),
             replayed("garbage_collection_threshold:0.8", 5.3, 214, 18_211),
-            replayed("garbage_collection_threshold:0.8", 5.3, 214, 18_211),
             replayed("roundup_power2_divisions:8", 5.1, 201, 15_904),
         ),
     ),

@@ -272,19 +272,17 @@ def test_the_host_is_drawn_with_what_it_launches_and_waits_for():
 
     rank = rank_of(trace(work, calls, operators))
 
-    assert [
-        (ns(span.start_s) + 40, ns(span.end_s) + 40, span.label, span.kind)
-        for span in rank.lanes[0].spans
-    ] == [
-        (5, 10, "aten::mm", "host code"),
-        (10, 20, "cudaLaunchKernelExC", "launch"),
-        (20, 25, "aten::mm", "host code"),
-        (28, 30, "aten::copy_", "host code"),
-        (30, 75, "cudaMemcpyAsync", "host waits"),
-        (75, 78, "aten::copy_", "host code"),
-        (78, 90, "cudaMemcpyAsync", "launch"),
-        (90, 92, "aten::copy_", "host code"),
-        (95, 99, "cudaDeviceSynchronize", "host waits"),
+    spans = rank.lanes[0].spans
+    assert [(ns(e.start_s) + 40, ns(e.end_s) + 40, e.kind) for e in spans] == [
+        (5, 10, "host code"),
+        (10, 20, "launch"),
+        (20, 25, "host code"),
+        (28, 30, "host code"),
+        (30, 75, "host waits"),
+        (75, 78, "host code"),
+        (78, 90, "launch"),
+        (90, 92, "host code"),
+        (95, 99, "host waits"),
     ]
     assert [lane.name for lane in rank.lanes] == ["host", "stream 7"]
 

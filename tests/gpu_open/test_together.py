@@ -17,9 +17,6 @@ def _of(rank, collectives):
     return replace(rank, collectives=tuple(collectives))
 
 
-# ------------------------------------------------------------------- who is slow
-
-
 @pytest.mark.parametrize("count", [2, 4, 8])
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("clocks", ["shared", "apart", "unknown"])
@@ -131,9 +128,6 @@ def test_own_waits_and_moves_add_up_to_the_length(clocks):
             assert whole_s == pytest.approx(each.length_s, abs=1e-8)
 
 
-# ------------------------------------------------------------------------ clocks
-
-
 @pytest.mark.parametrize("clocks", ["shared", "apart", "unknown"])
 def test_clocks_that_are_seconds_apart_are_not_one(clocks):
     """As the ends of what ranks did together tell."""
@@ -149,9 +143,6 @@ def test_without_anything_in_common_clocks_stay_apart():
     assert (found.one_clock, found.matched, found.unmatched) == (False, 0, 0)
     assert found.slowest is None
     assert all(each.own_s == each.length_s for each in found.ranks)
-
-
-# ---------------------------------------------------------------------- matching
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -229,8 +220,6 @@ def test_a_broadcast_is_matched_though_its_ends_differ():
 
     assert found.matched == 48
 
-
-# -------------------------------------------------------------------- recordings
 
 # Two of 128 ranks, their events sampled, so that each lacks others: what NCCL did, in
 # microseconds since a common moment (test data of HolisticTraceAnalysis, trace_filter).
