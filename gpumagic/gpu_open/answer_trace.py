@@ -286,15 +286,6 @@ def _folded(rank: RankTrace) -> Iterator[Details]:
         yield Details("Kernels by name and kind", tuple(_kernels(rank)), "kernels")
     if rank.idle is not None and rank.length_s:
         yield Details("Why the GPU was idle", tuple(_idle(rank, rank.idle)), "idle")
-    if rank.steps:
-        properties = (
-            Property(Column("Step", number=True), lambda each: str(each.number)),
-            times("Begins", lambda each: each.start_s),
-            times("Length", lambda each: each.length_s),
-            Property(Column("GPU busy"), lambda e: _meter(e.busy_s, e.length_s)),
-        )
-        table = Table.of("", properties, rank.steps)
-        yield Details("Step by step", (table,), "steps")
 
 
 def _kernels(rank: RankTrace) -> Iterator[Table]:
@@ -380,13 +371,13 @@ def _sums(kernels: Iterable[KernelSum]) -> tuple[Property, ...]:
 
 
 def _of_all(heading: str, of: Callable[[Any], float], whole_s: float) -> Property:
-    return Property(Column(heading), lambda each: _meter(of(each), whole_s))
+    """A column of short bars with their shares."""
 
+    def meter(each: Any) -> Meter:
+        its = share(of(each), whole_s)
+        return Meter(its, share_text(its), is_short=True)
 
-def _meter(part_s: float | None, whole_s: float) -> Cell:
-    """A short bar with its share."""
-    its = share(part_s, whole_s)
-    return None if part_s is None else Meter(its, share_text(its), is_short=True)
+    return Property(Column(heading), meter)
 
 
 # --------------------------------------------------- what other answers of traces share

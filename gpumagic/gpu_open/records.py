@@ -81,7 +81,6 @@ class Step(Record):
     """One step, as `torch.profiler.profile.step()` marks it."""
 
     number: int  # of its `ProfilerStep#`
-    start_s: float  # when the host began it
     length_s: float  # until the host ended it
     busy_s: float | None = None  # how long the device was busy meanwhile
 

@@ -241,16 +241,8 @@ REPLAY_HELPS = replace(
     ),
 )
 SAMPLES = (
-    (
-        "snapshot-oom",
-        "A snapshot of a training that ran out of memory",
-        OUT_OF_MEMORY,
-    ),
+    ("snapshot-oom", "A training that ran out of memory", OUT_OF_MEMORY),
     ("snapshot-training", "A snapshot of a training: whose the peak is", TRAINING),
     ("snapshot-grown", "Two snapshots: the line that keeps more and more", GROWN),
-    (
-        "snapshot-replay",
-        "A replay: one setting would have gone through",
-        REPLAY_HELPS,
-    ),
+    ("snapshot-replay", "A replay: one setting would have gone through", REPLAY_HELPS),
 )

@@ -15,7 +15,6 @@ from gpumagic.gpu_open.records import (
     LaneTrace,
     RankShare,
     RankTrace,
-    Step,
     Together,
     TraceReport,
 )
@@ -164,7 +163,6 @@ MADE_TO_BREAK = replace(
     idle=Idle(90 * MS, 4 * MS, 4 * MS, ((HOSTILE, 90 * MS),)),
     kernels=(kernel(HOSTILE, HOSTILE, 1, 9.0), *KERNELS),
     lanes=(lane(HOSTILE, (0, 640, HOSTILE, "kernel")),),
-    steps=(Step(3, 0.0, 64 * MS, 60.2 * MS),),
     phases=((HOSTILE, MS),),
 )
 
@@ -280,16 +278,8 @@ SAMPLES = (
         "The GPU waits for the DataLoader",
         TraceReport((HOST_BOUND,), read_s=3.9),
     ),
-    (
-        "rank-tiny-kernels",
-        "Kernels are shorter than their launches",
-        TraceReport((TINY,)),
-    ),
-    (
-        "rank-hostile",
-        "Names that are made to break a page",
-        TraceReport((MADE_TO_BREAK,)),
-    ),
+    ("rank-tiny-kernels", "Kernels are shorter than launches", TraceReport((TINY,))),
+    ("rank-hostile", "Names made to break a page", TraceReport((MADE_TO_BREAK,))),
     ("ranks-straggler", "Eight ranks, one of which is slow in backward", STRAGGLER),
     ("ranks-128", "128 ranks, one of which waits for its input", MANY),
     ("runs-slower", "Two runs, the second of which is slower", SLOWER),

@@ -32,10 +32,7 @@ def _run(kernels=None, steps=0, **more):
             KernelSum(name, "elementwise", count, total / 1e6)
             for name, (count, total) in (kernels or {}).items()
         ),
-        steps=tuple(
-            Step(number, number * 0.1, 0.1 + number / 100, 0.05)
-            for number in range(steps)
-        ),
+        steps=tuple(Step(number, 0.1 + number / 100, 0.05) for number in range(steps)),
         **more,
     )
 

@@ -7,7 +7,6 @@ import gzip
 import json
 import os
 import pickle
-import random
 
 import pytest
 
@@ -137,19 +136,3 @@ def test_patterns_and_names_are_found_once_in_the_order_typed(tmp_path, write):
     assert names == ["[a].json", "r2.json", "r10.json"]
     with pytest.raises(GpuMagicError, match="no file fits"):
         found([tmp_path / "x*.json"])
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_damaged_bytes_give_a_file_or_two_lines(write, seed):
-    """Whatever is done to a packed file."""
-    chance = random.Random(seed)  # noqa: S311
-    whole = TRACE + chance.randbytes(2000)
-    data = bytearray((gzip.compress(whole), PICKLE, whole)[seed % 3])
-    for _ in range(chance.randint(1, 20)):
-        data[chance.randrange(len(data))] = chance.randrange(256)
-    error = None
-    try:
-        opened(write(bytes(data[: chance.randint(1, len(data))])))
-    except GpuMagicError as raised:
-        error = raised
-    assert error is None or len(error.lines()) == 2

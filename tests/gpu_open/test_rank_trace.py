@@ -144,31 +144,23 @@ def test_short_gaps_between_kernels_of_one_queue_are_told_apart():
     assert (ns(idle.unknown_s), ns(idle.between_s)) == (16_000, 5_000)
 
 
-def test_what_the_host_was_in_while_it_was_late():
-    """The outermost operator or mark, else the call, else the user's function."""
-    work = [kernel(0, 10), kernel(100, 110, call=1)]
-    calls = [host("cudaDeviceSynchronize", 40, 50), host("cudaLaunchKernel", 85, 90)]
-    rank = rank_of(
-        trace(
-            work,
-            calls,
-            operators=[host("aten::linear", 70, 90)],
-            marks=[
-                host("ProfilerStep#3", 0, 120),
-                host("enumerate(DataLoader)#_Iter.__next__", 15, 35),
-                host("## whole run ##", 0, 111),
-            ],
-            python=[host("train.py(1): <module>", 0, 120)],
-        )
-    )
-
-    assert [(name, ns(s)) for name, s in rank.idle.host_was_in] == [
-        ("train.py(1): <module>", 30),
-        ("aten::linear", 20),
-        ("enumerate(DataLoader)#_Iter.__next__", 20),
-        ("cudaDeviceSynchronize", 10),
+def test_marks_tell_what_the_host_was_in_but_not_those_around_all():
+    """A step, or a mark about nearly all, says nothing of a moment."""
+    marks = [
+        host("ProfilerStep#3", 0, 120),
+        host("enumerate(DataLoader)#_Iter.__next__", 15, 35),
+        host("## whole run ##", 0, 111),
     ]
-    assert ns(rank.idle.host_late_s) == 80
+    work = [kernel(0, 10), kernel(100, 110, call=0)]
+    calls = [host("cudaLaunchKernel", 85, 90)]
+
+    told = rank_of(trace(work, calls, marks=marks)).idle.host_was_in
+
+    assert [(name, ns(s)) for name, s in told] == [
+        (None, 55),
+        ("enumerate(DataLoader)#_Iter.__next__", 20),
+        ("cudaLaunchKernel", 5),
+    ]
 
 
 @st.composite
