@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gpumagic.drawing import Cell, Part
     from gpumagic.gpu_open import records
-    from gpumagic.gpu_open.records import TraceReport
+    from gpumagic.gpu_open.report import TraceReport
 
 _BARS = 4  # in sight
 _OF_THE_REST = 0.3  # of what the slow rank has more: such a part is named

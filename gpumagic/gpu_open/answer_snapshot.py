@@ -39,8 +39,8 @@ if TYPE_CHECKING:
         Replayed,
         ReplayOf,
         SnapshotOfDevice,
-        SnapshotReport,
     )
+    from gpumagic.gpu_open.report import SnapshotReport
 
 _MOST_IN_LEGEND = 3
 _MOST_LINES = 200

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_open.records import LaneTrace, RankTrace, TraceReport
+    from gpumagic.gpu_open.records import LaneTrace, RankTrace
+    from gpumagic.gpu_open.report import TraceReport
 
 _NEGLIGIBLE = 0.01  # of the time: what takes less holds nobody up
 _WORTH_A_NOTE = 0.05

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError, MissingPackage, UsageProblem
 from gpumagic.gpu_open.files import AGAIN, by_kind, found
-from gpumagic.gpu_open.records import FileRead, RankTrace, SnapshotReport, TraceReport
+from gpumagic.gpu_open.records import FileRead, RankTrace
+from gpumagic.gpu_open.report import SnapshotReport, TraceReport
 from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import parse_bytes
 

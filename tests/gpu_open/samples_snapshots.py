@@ -19,8 +19,8 @@ from gpumagic.gpu_open.records import (
     Replayed,
     ReplayOf,
     SnapshotOfDevice,
-    SnapshotReport,
 )
+from gpumagic.gpu_open.report import SnapshotReport
 from gpumagic.report.places import CodeLine
 
 MIB, GIB = 2**20, 2**30

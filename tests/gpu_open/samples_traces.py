@@ -16,8 +16,8 @@ from gpumagic.gpu_open.records import (
     RankShare,
     RankTrace,
     Together,
-    TraceReport,
 )
+from gpumagic.gpu_open.report import TraceReport
 
 MS = 1e-3
 MIB = 2**20

@@ -6,14 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.gpu_open.records import (
-    Difference,
-    Idle,
-    LineMemory,
-    RankTrace,
-    SnapshotReport,
-    TraceReport,
-)
+from gpumagic.gpu_open.records import Difference, Idle, LineMemory, RankTrace
+from gpumagic.gpu_open.report import SnapshotReport, TraceReport
 from tests.gpu_open.samples import SAMPLES
 from tests.gpu_open.samples_snapshots import (
     AS_RECORDED,
