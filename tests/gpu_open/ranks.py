@@ -18,7 +18,6 @@ from typing import Literal
 from gpumagic.gpu_open.records import (
     Collective,
     FileRead,
-    HostWork,
     Idle,
     KernelSum,
     RankTrace,
@@ -167,7 +166,7 @@ def _trace(  # noqa: PLR0913 -- see above
             late_s,
             max(length_s - took(work + moves) - late_s, 0.0),
             0.0,
-            tuple(HostWork(name, each) for name, each in stalls.items() if each > 0),
+            tuple((name, each) for name, each in stalls.items() if each > 0),
         ),
         collectives=tuple(
             Collective(
