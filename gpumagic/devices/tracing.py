@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.devices.kineto import Reading
-    from gpumagic.simulator.tracing import SimulatedTracing
+    from gpumagic.simulator.observing import SimulatedTracing
 
     Tracing: TypeAlias = "ProfilerTracing | SimulatedTracing"
 

@@ -101,11 +101,9 @@ class BriefReport(Report):
 
     def drawing(self) -> kit.Drawing:
         """The headline, and in the same line what should be seen at once."""
-        from gpumagic import drawing as kit
-
         badges = short_badges(self.cell.badges)
         said = f"{headline(self.cell)}; {badges}" if badges else headline(self.cell)
-        return kit.Drawing(said, (), self.cell.setting.label)
+        return screen(said, (), self.cell.setting)
 
 
 def headline(report: CellReport) -> str:
@@ -132,13 +130,10 @@ def headline(report: CellReport) -> str:
 
 
 def _told(change: records.DeviceChange, setting: records.Setting) -> str:
-    where = setting.on(change.device)
-    if change.peak.kind is not PeakKind.UNKNOWN:
-        peak = peak_text(change.peak)
-        return f"{_delta(change.allocated_delta)} {where}, peak {peak}"
-    if change.allocated_delta is None:
+    where, delta, peak = setting.on(change.device), change.allocated_delta, change.peak
+    if delta is None and peak.low_bytes is None:
         return f"how much moved {where} is not counted"
-    return f"{_delta(change.allocated_delta)} {where}, peak {UNKNOWN}"
+    return f"{_delta(delta)} {where}, peak {peak_text(peak)}"
 
 
 def _delta(nbytes: int | None) -> str:
@@ -147,8 +142,8 @@ def _delta(nbytes: int | None) -> str:
     return change_text(nbytes) if nbytes else "no change"
 
 
-def peak_text(peak: records.Peak, between: str = " and ") -> str:
-    """The peak in a sentence: a figure, or between which figures it lies."""
+def peak_text(peak: records.Peak) -> str:
+    """The peak: a figure, or between which figures it lies."""
     if peak.low_bytes is None:
         return UNKNOWN
     low, high = bytes_text(peak.low_bytes), bytes_text(peak.high_bytes)
@@ -156,13 +151,7 @@ def peak_text(peak: records.Peak, between: str = " and ") -> str:
         return f"at least {low}"
     if low == high:
         return low if peak.low_bytes == peak.high_bytes else f"about {low}"
-    before = "between " if between == " and " else ""
-    return f"{before}{range_text(low, high, between)}"
-
-
-def peak_short(peak: records.Peak) -> str:
-    """The peak for a bar or a row of a table."""
-    return peak_text(peak, " to ")
+    return range_text(low, high, " to ")
 
 
 def _size(change: records.DeviceChange) -> tuple[int, int]:
@@ -191,12 +180,13 @@ def _most(report: CellReport) -> str:
         more = first.nbytes if first.delta_bytes is None else first.delta_bytes
         if more > 0:
             return f"{bytes_text(more)} is held by {first.words}"
-    named = [e for e in report.holdings.holders if e.delta_bytes]
-    named = [e for e in named if e.kind is not HolderKind.UNATTRIBUTED]
-    most = max(named, key=lambda each: abs(each.delta_bytes or 0), default=None)
-    if most is None:
-        return ""
-    return f"{short(most.name)} {change_text(most.delta_bytes)}"
+    named = [
+        (abs(each.delta_bytes), each)
+        for each in report.holdings.holders
+        if each.delta_bytes and each.kind is not HolderKind.UNATTRIBUTED
+    ]
+    _, most = max(named, key=lambda each: each[0], default=(0, None))
+    return f"{short(most.name)} {change_text(most.delta_bytes)}" if most else ""
 
 
 # ------------------------------------------------------------------- the screen
@@ -238,7 +228,7 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
             figures("Change", lambda each: each.allocated_delta, change_text),
             figures("Handed out", lambda each: each.gross_bytes),
             figures("Reserved", lambda each: each.after.reserved_bytes),
-            words("Peak", lambda each: peak_short(each.peak)),
+            words("Peak", lambda each: peak_text(each.peak)),
         )
         table = kit.Table.of("", properties, counted)
         yield kit.Details("What the allocator counted", (table,), "counters")
@@ -286,7 +276,7 @@ def _bars(
         if peak.low_bytes is not None:
             perhaps = (peak.high_bytes or peak.low_bytes) - peak.low_bytes
             pieces = ((_IN_USE, peak.low_bytes), (_PERHAPS, perhaps))
-            stacks.insert(-1, kit.Stack(f"{name}peak", pieces, peak_short(peak)))
+            stacks.insert(-1, kit.Stack(f"{name}peak", pieces, peak_text(peak)))
     first = setting.device(changes[0].device)
     caption = "Memory" if several else f"Memory of {first}"
     return kit.Stacks(caption, tuple(stacks), _LEGEND)

@@ -38,7 +38,6 @@ from gpumagic.report.record import Record, Report
 from gpumagic.report.units import (
     UNKNOWN,
     bytes_text,
-    count_text,
     known_sum,
     listed,
 )
@@ -84,7 +83,7 @@ _STRAYS = (
     f"{_STRAY} waits in a cycle, or is kept by an object of yours: "
     f"{FREE} frees it in the first case only"
 )
-_HIDDEN = "{} could not be looked at without running hooks of yours"
+_HIDDEN = "saved tensors could not be looked at without running hooks of yours"
 _COLLECT = (list, dict, set, tuple, deque)
 _MOST_NAMED = 3  # results
 _MOST_PASSES = 4  # a finaliser may let go of another cycle, and that of one more
@@ -199,27 +198,21 @@ def find_leaks(
     )
     others = [row for row in rows if not row.own]
     leaks = _largest_first(others)
+    remarks = [_STRAYS] if any(e.where.endswith(_STRAY) for e in leaks) else []
+    remarks += [_GRAPHS] if any(e.kind is LeakKind.GRAPH for e in leaks) else []
+    remarks += [_HIDDEN] if walk.hidden else []
     return LeakReport(
         setting_of(runtime),
         leaks=leaks,
         total_bytes=_by_device(others, memory),
         partial=walk.partial,
-        remarks=tuple(_remarks(leaks, walk.hidden)),
+        remarks=tuple(remarks),
         own=_largest_first(row for row in rows if row.own),
     )
 
 
 def _largest_first(rows: Iterable[_Row]) -> tuple[Leak, ...]:
     return tuple(sorted((row.leak for row in rows), key=lambda leak: -leak.nbytes))
-
-
-def _remarks(leaks: Iterable[Leak], hidden: int) -> Iterator[str]:
-    if any(leak.where.endswith(_STRAY) for leak in leaks):
-        yield _STRAYS
-    if any(leak.kind is LeakKind.GRAPH for leak in leaks):
-        yield _GRAPHS
-    if hidden:
-        yield _HIDDEN.format(count_text(hidden, "saved tensor"))
 
 
 # ----------------------------------------------------- what is wanted, and what is not

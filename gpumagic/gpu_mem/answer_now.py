@@ -113,8 +113,7 @@ class Unwanted(NamedTuple):
     """The largest part of the memory where no name of the user's has it."""
 
     nbytes: int
-    # how much more that is than before the cell; None where that was not compared
-    delta_bytes: int | None
+    delta_bytes: int | None  # how much more that is than before the cell
     words: str  # what holds it, and what to type
 
 

@@ -228,8 +228,6 @@ def in_classes(
 
 def _is_of_the_shell(name: str, value: Any) -> bool:
     """Whether a name is IPython's or Python's own, and has not been taken over."""
-    if name[:1] not in "_IOegq":
-        return False
     if name in ("In", "Out"):
         return any(type(value) is each for each in (dict, list))
     return _OF_THE_SHELL.fullmatch(name) is not None
@@ -349,18 +347,13 @@ def held_errors(shell: Any | None) -> list[Error]:
 
 def errors_in_variables(shell: Any | None) -> dict[str, Error]:
     """The errors that are variables of the user's, by name."""
-    if shell is None:
-        return {}
     hidden = getattr(shell, "user_ns_hidden", {})
-    found = {}
-    for name, value in list(shell.user_ns.items()):
-        if type(name) is not str or not name.strip("_0123456789"):
-            continue  # no name, or that of a result
-        if name in ("Out", "_oh") or value is hidden.get(name):
-            continue
-        if _is_error_or_traceback(value):
-            found[name] = value
-    return found
+    return {
+        name: value
+        for name, value in list(getattr(shell, "user_ns", {}).items())
+        if type(name) is str and name.strip("_0123456789")  # no result
+        if _is_error_or_traceback(value) and value is not hidden.get(name)
+    }
 
 
 def stray_errors(known: Iterable[Error]) -> list[BaseException]:

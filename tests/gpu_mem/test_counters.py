@@ -132,16 +132,6 @@ def test_cudas_own_pools_tell_little(torch):
     assert counters.retries is None
 
 
-@pytest.mark.parametrize(
-    "stats", [None, RuntimeError("does not yet support getDeviceStats"), zero()]
-)
-def test_an_allocator_that_was_plugged_in(torch, stats):
-    """One that tells nothing, in whichever way, is unknown."""
-    torch.cuda.get_allocator_backend = lambda: "pluggable"
-
-    assert read(StandIn(stats), 1) == UNKNOWN
-
-
 # ------------------------------------------------------------------------ badges
 
 QUIET = Counters(
@@ -173,10 +163,3 @@ QUIET = Counters(
 def test_each_badge(change, badge):
     """Each counter that moved gives its badge, with how much it moved."""
     assert badges_between(QUIET, replace(QUIET, **change)) == (badge,)
-
-
-def test_a_first_use_counts_from_zero():
-    """Of a device that was not in use before all calls are the cell's."""
-    fresh = Counters(1, driver_calls=2, taken_bytes=100)
-
-    assert badges_between(None, fresh) == (CellBadge(BadgeKind.DRIVER_CALLS, 1, 2),)

@@ -132,28 +132,6 @@ def test_a_limit_of_this_process():
     assert not verdict_of(limited(None)).is_capped
 
 
-def test_what_graphs_keep_is_told_where_it_is_much():
-    """A pool of a graph is a clause of the cause, with its figure."""
-    much = error(allocated=78_000, private_pools=9000, requested=12_000)
-
-    assert verdict_of(much).pools_bytes == 9000 * MIB
-    assert verdict_of(error(private_pools=600)).pools_bytes == 0
-
-
-def test_figures_of_now_where_the_error_has_none():
-    """An error without figures is explained by how the device stands."""
-    bare = replace(EMPTY, requested_bytes=1000 * MIB)
-
-    assert causes_of(bare) == ()
-    assert causes_of(bare, memory=memory()) == (Cause.TOO_MUCH_LIVE,)
-    assert causes_of(bare, memory=memory(reserved=79_000, allocated=78_000)) == (
-        Cause.FRAGMENTED,
-    )
-    assert causes_of(bare, memory=memory(reserved=79_000), pools_bytes=900 * MIB) == (
-        Cause.TOO_MUCH_LIVE,
-    )
-
-
 @settings(deadline=None, max_examples=200)
 @given(st.integers(1, 60), *[st.integers(0, 40) for _ in range(4)])
 def test_the_sentences_agree_with_their_formulas(asked, free, unused, pools, live):
