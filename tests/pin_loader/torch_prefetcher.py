@@ -420,19 +420,14 @@ def test_an_interrupt_leaves_no_worker_behind(monkeypatch):
     assert "process" in [each.name for each in traceback.extract_tb(caught.tb)]
 
 
-def stacked(rows):
-    """The tensor of a batch, whether the loader put rows together or not."""
-    return torch.stack(rows) if isinstance(rows, list) else rows
-
-
 def as_sample(rows):
     """A dataclass."""
-    return Sample(stacked(rows), {"twice": [stacked(rows) * 2, "word"]})
+    return Sample(torch.stack(rows), {"twice": [torch.stack(rows) * 2, "word"]})
 
 
 def as_object(rows):
     """A plain object inside of a dict."""
-    return {"inside": Plain(stacked(rows))}
+    return {"inside": Plain(torch.stack(rows))}
 
 
 def pins_of(batch):
