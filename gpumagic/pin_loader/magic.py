@@ -151,7 +151,6 @@ class LoaderMagics(GpuMagics):
         label = f"Measuring {line.name}"
         with self.progress(None, label, quiet=line.quiet) as bar:
             made = investigate(loader, Options(**asked), bar.reach)
-            bar.reach(1.0, "")
         if made.loader is not None and out is not None:
             names[out] = made.loader
         return made.report

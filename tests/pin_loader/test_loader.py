@@ -23,10 +23,10 @@ from torch.utils.data import (  # noqa: E402
     WeightedRandomSampler,
 )
 
+from gpumagic.errors import GpuMagicError  # noqa: E402
 from gpumagic.pin_loader import loader as loader_module  # noqa: E402
 from gpumagic.pin_loader import prove  # noqa: E402
 from gpumagic.pin_loader.loader import (  # noqa: E402
-    NotALoader,
     facts_of,
     one_shot_reason,
     rebuild,
@@ -78,7 +78,7 @@ def test_a_loader_is_told_as_it_is_set():
 )
 def test_what_gives_no_batches_is_refused(thing, word):
     """It is said what was found, and what to type instead."""
-    with pytest.raises(NotALoader) as refused:
+    with pytest.raises(GpuMagicError) as refused:
         facts_of(thing, "x")
 
     assert word in refused.value.problem

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,27 +33,6 @@ def test_each_item_is_taken_so_many_items_ahead(count, ahead):
     seen = [(number, len(taken)) for number in looking_ahead(items(), ahead)]
 
     assert seen == [(each, min(count, each + 1 + ahead)) for each in range(count)]
-
-
-def broken_after(count, error):
-    """So many numbers, and then an error."""
-    yield from range(count)
-    raise error
-
-
-@pytest.mark.parametrize("ahead", [0, 1, 2, 5])
-def test_an_error_comes_after_the_items_before_it(ahead):
-    """An error met ahead is raised in its turn, with the traceback of its own."""
-    items = looking_ahead(broken_after(3, ValueError("third")), ahead)
-
-    seen = [next(items) for _ in range(3)]
-    with pytest.raises(ValueError, match="third") as caught:
-        next(items)
-
-    assert seen == [0, 1, 2]
-    assert next(items, "the end") == "the end"
-    functions = [each.name for each in traceback.extract_tb(caught.tb)]
-    assert "broken_after" in functions
 
 
 # ------------------------------------------------------------------------ its loader
