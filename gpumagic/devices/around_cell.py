@@ -192,7 +192,11 @@ class AroundCell:
         self._window = Window(
             runtime, waits=not self.began_capturing, traced=self._traced
         )
-        self._drain()
+        self.backlog_s = waited_s = self._window.drain()
+        if waited_s is not None and waited_s > _BACKLOG_TOLD_S:
+            # On a busy machine a wait for nothing may take that long as well.
+            empty_s = self._window.drain() or 0.0
+            self.has_backlog = waited_s > empty_s + _BACKLOG_TOLD_S
         for each in self._observers:
             each.start(runtime)
             if each.traces:
@@ -200,13 +204,6 @@ class AroundCell:
         self._window.prepare()
         for each in self._observers:
             each.begin()
-
-    def _drain(self) -> None:
-        self.backlog_s = waited_s = self._window.drain()
-        if waited_s is not None and waited_s > _BACKLOG_TOLD_S:
-            # On a busy machine a wait for nothing may take that long as well.
-            empty_s = self._window.drain() or 0.0
-            self.has_backlog = waited_s > empty_s + _BACKLOG_TOLD_S
 
     def _conclude(
         self, started_ns: int, returned_ns: int, error: BaseException | None
