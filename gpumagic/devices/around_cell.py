@@ -211,7 +211,10 @@ class AroundCell:
         window, last = self._window_at_end(started_ns), LastWait()
         ended_ns = returned_ns
         if window.uses_device:
-            last = self._last_wait(window, error)
+            if error is None or self._waits_after_error:
+                last = last_wait(window, error, self._code_ended)
+            else:
+                last = LastWait(trouble=Trouble.NOT_DRAINED)
             self.is_idle = last.waited is not None
             if error is None:  # else it is the time until the error
                 ended_ns = self._idle_ns(window, last)
@@ -248,11 +251,6 @@ class AroundCell:
         window = Window(self._ran_on.now(), traced=self._traced)
         window.started_ns = started_ns
         return window if window.uses_device else self._window
-
-    def _last_wait(self, window: Window, error: BaseException | None) -> LastWait:
-        if error is not None and not self._waits_after_error:
-            return LastWait(trouble=Trouble.NOT_DRAINED)
-        return last_wait(window, error, self._code_ended)
 
     def _idle_ns(self, window: Window, last: LastWait) -> int:
         if not self._ran_on.same_machine:

@@ -85,14 +85,6 @@ def watch_races(torch: Any, kind: str) -> Iterator[list[SeenRace]]:
             told.add(places_of_both)
             found.append(in_words(torch, earlier, later))
 
-    with _sanitizing(torch, places, collect):
-        yield found
-
-
-@contextlib.contextmanager
-def _sanitizing(
-    torch: Any, places: Places, collect: Callable[[Access, Access], None]
-) -> Iterator[None]:
     with contextlib.ExitStack() as undo:
         try:
             hooks = undo.enter_context(_hooks_put_back(torch))
@@ -104,7 +96,7 @@ def _sanitizing(
             raise DeviceError(reason, _INSTEAD) from error
         hooks.value = True  # torch does that once only
         with mode:
-            yield
+            yield found
 
 
 @contextlib.contextmanager
