@@ -132,7 +132,7 @@ class BriefReport(Report):
 
         flags = ", ".join(flag.kind.value for flag in self.timing.flags)
         behind = f" [{flags}]" if flags else ""
-        title = f"{verdict.brief(self.timing)}{behind}"
+        title = f"{self.timing.headline}{behind}"
         return Drawing(title, (), self.timing.setting.label)
 
 

@@ -177,12 +177,9 @@ def _note(same: list[Flag], setting: Setting) -> Note:
 
 def where_measured(setting: Setting) -> dict[str, str]:
     """The machine and the versions, as far as they are known."""
-    of_model: dict[str, list[int]] = {}
-    for number, name in setting.devices:
-        of_model.setdefault(name or "", []).append(number)
     models = [
-        f"{devices_text(setting.kind, numbers)} {name}".strip()
-        for name, numbers in of_model.items()
+        f"{devices_text(setting.kind, [number])} {name or ''}".strip()
+        for number, name in setting.devices
     ]
     facts = {
         "devices in use": listed(models, ", ", MOST_NAMES),

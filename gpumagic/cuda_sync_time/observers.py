@@ -332,14 +332,17 @@ class Tracer(Observer):
             return None
         if self._lost:
             return profile_of(Trace((), 0.0, f"the trace was lost: {self._lost}"))
-        problem = self._saved(self._tracing)
-        trace = self._without_helper(self._tracing.trace())
+        trace, saved_as = self._without_helper(self._tracing.trace()), self._file
         self.began_unix_ns = trace.began_unix_ns
-        profile = profile_of(trace, saved_as=None if problem else self._file)
-        if not problem or profile.problem is not None:
-            return profile
-        hint = "its figures are complete; name another file to save it"
-        return dataclasses.replace(profile, problem=problem, hint=hint)
+        try:
+            if saved_as:
+                self._tracing.save(saved_as)
+        except (OSError, DeviceError) as error:
+            saved_as, problem = None, f"the trace could not be saved: {error}"
+            hint = "its figures are complete; name another file to save it"
+            if trace.problem is None:
+                trace = dataclasses.replace(trace, problem=problem, hint=hint)
+        return profile_of(trace, saved_as=saved_as)
 
     def _without_helper(self, trace: Trace) -> Trace:
         """The last wait as the code's thread makes it, though another does for it."""
@@ -360,15 +363,6 @@ class Tracer(Observer):
             reason = f"what each line launched could not be traced: {self._untraced}"
             return (Flag(FlagKind.UNWATCHED, names=(reason,)),)
         return () if profile is None else looked_on("--profile", self._kind)
-
-    def _saved(self, tracing: Tracing) -> str:
-        """Save the trace where that was asked for; why it could not be, or nothing."""
-        try:
-            if self._file:
-                tracing.save(self._file)
-        except (OSError, DeviceError) as error:
-            return f"the trace could not be saved: {error}"
-        return ""
 
 
 def looked_on(option: str, kind: str) -> tuple[Flag, ...]:

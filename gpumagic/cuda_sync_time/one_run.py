@@ -215,7 +215,6 @@ class RaceRun:
         )
 
 
-_MOST = 10
 _OF_THE_MODEL = (
     "It notes each byte that torch's operations read and write, and the waits between "
     "streams."
@@ -272,22 +271,19 @@ def _parts(report: RaceReport) -> Iterator[Any]:
             'gpumagic.simulate("h100") gives streams that can; its device is "sim"',
         )
         return
-    shown = report.races[:_MOST]
-    if report.failed is not None and shown:
+    if report.failed is not None and report.races:
         yield Note("problem", f"the code failed: {report.failed}")
-    for race in shown:
+    for race in report.races:
         yield Note("problem", race.problem, race.hint)
     rows = [
         (f"{number}", access, line.where, line.source)
-        for number, race in enumerate(shown, 1)
+        for number, race in enumerate(report.races, 1)
         for access, line in (("first", race.earlier), ("then", race.later))
         if line is not None
     ]
     if rows:
         columns = Column("Race", number=True), Column("Access"), Column("Line")
         yield Table("The lines", (*columns, Column("Code")), tuple(rows), name="lines")
-    if more := len(report.races) - len(shown):
-        yield Paragraph(f"... and {more:,} more")
     sees = _OF_THE_MODEL if report.setting.label else _OF_THE_SANITIZER
     yield how_measured(
         Paragraph(

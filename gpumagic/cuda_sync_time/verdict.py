@@ -37,16 +37,11 @@ def headline(report: TimingReport) -> str:
     """The true time, what it went to, and what an untrue one would have been."""
     name = f"{report.code.name}: " if report.code.name else ""
     if report.failed is not None:
-        said = shortened(report.failed, _LONGEST_ERROR)
-        return f"{name}failed {when(report)} ({said})"
+        time = report.text(report.run.elapsed_s)
+        when = "at once" if time.startswith("below") else f"after {time}"
+        return f"{name}failed {when} ({shortened(report.failed, _LONGEST_ERROR)})"
     said = f"{name}{spent(report)}"
     return said if too_short(report) else f"{said}{_naive(report)}"
-
-
-def brief(report: TimingReport) -> str:
-    """The same without an untrue time, for when every cell is timed."""
-    name = f"{report.code.name}: " if report.code.name else ""
-    return f"{name}{f'failed {when(report)}' if report.failed else spent(report)}"
 
 
 def too_short(report: TimingReport) -> bool:
@@ -69,12 +64,6 @@ def time_text(report: TimingReport) -> str:
     )
     is_guess = guessed_s > WORTH_SAYING * report.run.elapsed_s
     return f"{time} (guess)" if is_guess else time
-
-
-def when(report: TimingReport) -> str:
-    """After how long it failed."""
-    time = report.text(report.run.elapsed_s)
-    return "at once" if time.startswith("below") else f"after {time}"
 
 
 def _leaves_out_python(report: TimingReport) -> bool:

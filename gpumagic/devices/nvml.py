@@ -365,17 +365,15 @@ _OWN_NAMESPACE = Path("/proc/self/ns/pid")
 _FIRST_NAMESPACE = "pid:[4026531836]"  # the machine's own; the number never changes
 
 # Bits that are not here are no limits: an idle GPU, clocks that somebody has set.
-_HARDWARE = 0x8
 _LIMITERS = (
     (0x4, "power limit"),
     (0x20 | 0x40, "heat"),
     (0x80, "power brake of the machine"),
-    (_HARDWARE, "hardware slowdown"),
+    (0x8, "hardware slowdown"),
     (0x10, "a slower GPU that it is tied to (sync boost)"),
     (0x200, "board limit"),
     (0x400, "voltage kept reliable"),
 )
-_HARDWARE_REASONS = 0x40 | 0x80  # with one of these the general bit says nothing new
 
 
 class GpuUse(NamedTuple):
@@ -456,8 +454,6 @@ def limiters(reasons: int) -> tuple[str, ...]:
     >>> limiters(0x4 | 0x1)
     ('power limit',)
     """
-    if reasons & _HARDWARE_REASONS:
-        reasons &= ~_HARDWARE
     return tuple(word for bits, word in _LIMITERS if reasons & bits)
 
 

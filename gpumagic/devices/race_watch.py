@@ -85,14 +85,6 @@ def watch_races(torch: Any, kind: str) -> Iterator[list[SeenRace]]:
             told.add(places_of_both)
             found.append(in_words(torch, earlier, later))
 
-    with _sanitizing(torch, places, collect):
-        yield found
-
-
-@contextlib.contextmanager
-def _sanitizing(
-    torch: Any, places: Places, collect: Callable[[Access, Access], None]
-) -> Iterator[None]:
     with contextlib.ExitStack() as undo:
         try:
             hooks = undo.enter_context(_hooks_put_back(torch))
@@ -104,7 +96,7 @@ def _sanitizing(
             raise DeviceError(reason, _INSTEAD) from error
         hooks.value = True  # torch does that once only
         with mode:
-            yield
+            yield found
 
 
 @contextlib.contextmanager
@@ -199,12 +191,18 @@ def _following_mode(torch: Any, sanitizer: Any, hooks: Any) -> Any:
 def in_words(torch: Any, earlier: Access, later: Access) -> SeenRace:
     """What is wrong, with both places, and what to type where."""
     later_place, earlier_place = place_text(later.mark), place_text(earlier.mark)
-    waiting, other = (_typed(torch, each.stream) for each in (later, earlier))
+    waiting, other = (
+        _named(torch, each, "torch.cuda.default_stream()", "<stream {:#x}>")
+        for each in (later.stream, earlier.stream)
+    )
+    reading, writing = (
+        _named(torch, each, "the default stream", "stream {:#x}")
+        for each in (later.stream, earlier.stream)
+    )
     return SeenRace(
         problem=(
-            f"{later_place} {later.verb} memory on {_spoken(torch, later.stream)} "
-            f"that {earlier_place} {earlier.verb} on "
-            f"{_spoken(torch, earlier.stream)}, and nothing makes it wait"
+            f"{later_place} {later.verb} memory on {reading} that {earlier_place} "
+            f"{earlier.verb} on {writing}, and nothing makes it wait"
         ),
         hint=f"{waiting}.wait_stream({other}) before {later_place}",
         earlier=code_line(earlier.mark),
@@ -212,17 +210,11 @@ def in_words(torch: Any, earlier: Access, later: Access) -> SeenRace:
     )
 
 
-def _typed(torch: Any, stream: int) -> str:
-    """What to type for a stream; in angle brackets where it has no name."""
+def _named(torch: Any, stream: int, default: str, unnamed: str) -> str:
+    """A stream in words, or to be typed."""
     if stream == _DEFAULT_STREAM:
-        return "torch.cuda.default_stream()"
-    return _variable_of(torch, stream) or f"<stream {stream:#x}>"
-
-
-def _spoken(torch: Any, stream: int) -> str:
-    if stream == _DEFAULT_STREAM:
-        return "the default stream"
-    return _variable_of(torch, stream) or f"stream {stream:#x}"
+        return default
+    return _variable_of(torch, stream) or unnamed.format(stream)
 
 
 def _variable_of(torch: Any, stream: int) -> str | None:

@@ -62,8 +62,8 @@ class Place(NamedTuple):
 def uuid_of(place: Place, devices: Sequence[Device]) -> str | None:
     """The UUID of a GPU or slice, where it is known."""
     device = devices[place.gpu]
-    found: str | None
-    found = (device if place.part is None else device.mig[place.part]).uuid
+    part = device if place.part is None else device.mig[place.part]
+    found: str | None = part.uuid
     return found
 
 

@@ -100,8 +100,8 @@ def _ends_in_nought(number):
         (
             BriefReport(samples.TAIL),
             (
-                "58.1 ms: the GPUs work at least 57.8 ms of it, the host waits "
-                "[backlog, tail]"
+                "58.1 ms: the GPUs work at least 57.8 ms of it, the host waits; "
+                "%%time would say 300 us [backlog, tail]"
             ),
         ),
     ],

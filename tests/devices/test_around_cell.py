@@ -51,34 +51,6 @@ def device(monkeypatch):
     device.rest()
 
 
-@pytest.fixture
-def swap(monkeypatch):
-    """Switches another simulated machine on, or off."""
-
-    def swap(box):
-        monkeypatch.setattr(around_cell, "simulated_box", lambda: box)
-
-    swap(None)
-    return swap
-
-
-@pytest.mark.parametrize("box", [None, object()])
-def test_after_a_swap_of_the_machine_the_time_is_the_hosts(device, swap, box):
-    """A clock that began in mid-cell says nothing, whatever is there in the end."""
-    device.simulated = True
-    device.host.sleep(1.0)  # at the same moment the two clocks differ
-    swap(box)
-    around = AroundCell(CpuRuntime, after_swap=lambda: device)
-    around.begin()
-
-    swap(object())
-    ended = around.end()
-
-    assert ended.found is ended.runtime is device
-    assert device.log == ["wait"]
-    assert 0 < ended.elapsed_s == ended.host_s < 0.5
-
-
 def test_who_does_not_wait_after_an_error_tells_that_to_all(device):
     """The device is left alone, and is not said to be idle."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,20 +60,6 @@ def test_each_copy_is_noted_with_line_bytes_and_way():
     assert [each.non_blocking for each in seen] == [False, True, False, True]
     assert not any(each.pinned for each in seen)
     assert all(each.held_s > 0 for each in seen)
-
-
-def test_copies_of_other_threads_have_the_line_of_their_code():
-    """A thread that prefetches is seen at the line of the function that it runs."""
-
-    def prefetch():
-        torch.zeros(2).copy_(torch.ones(2))
-
-    with watched() as seen:
-        thread = threading.Thread(target=prefetch)
-        thread.start()
-        thread.join()
-
-    assert sources(seen) == ["torch.zeros(2).copy_(torch.ones(2))"]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

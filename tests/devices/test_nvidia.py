@@ -15,8 +15,7 @@ from tests.fakes.run import run_python
 
 PREPARE = """
     import ctypes, json, os, sys
-    from gpumagic.devices.nvidia import StartProbe, mapped_library
-    from gpumagic.devices.nvidia import NvidiaDriver
+    from gpumagic.devices.nvidia import NvidiaDriver, StartProbe, mapped_library
 
     def initialise():
         return ctypes.CDLL("libcuda.so.1").cuInit(0)
@@ -225,37 +224,6 @@ BARE = "aaaa1111-2222-4333-8444-555566667777"
 def test_uuids_of_both_libraries_are_compared_whole(nvml_uuid, bare, same):
     """The sort of thing is no part of the comparison, and unknown equals nothing."""
     assert same_uuid(nvml_uuid, bare) is same
-
-
-def test_threads_that_load_libraries_never_wait_for_one_that_asks():
-    """The loader's lock and Python's are never taken in two orders."""
-    run = run_python(
-        PREPARE
-        + """
-    import _ctypes, threading, time
-    sys.setswitchinterval(1e-6)
-    end = time.monotonic() + 0.5
-
-    def load():
-        while time.monotonic() < end:
-            _ctypes.dlclose(_ctypes.dlopen("libnvidia-ml.so.1", 2))
-
-    def ask():
-        kept = StartProbe()
-        while time.monotonic() < end:
-            kept.started()
-
-    threads = [threading.Thread(target=each) for each in (load, ask, ask)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    show(True)
-    """,
-        **NOTHING_LOADED,
-    )
-
-    assert run.json() == [True]
 
 
 # ------------------------------------------------------- whether CUDA can be used

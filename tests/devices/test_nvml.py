@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpumagic.devices import nvml
 from gpumagic.devices.nvml import count_others
 from tests.fakes.build import SCENARIOS
-from tests.fakes.run import REPOSITORY, run_python
+from tests.fakes.run import run_python
 
 READ = """
     import json
@@ -210,21 +210,6 @@ def test_a_missing_pynvml_is_a_problem():
     assert "pynvml cannot be imported" in found["problem"]
     assert "pip install nvidia-ml-py" in found["hint"]
     assert found["absent"] is False
-
-
-def test_a_foreign_or_outdated_pynvml_is_named(tmp_path):
-    """A module of that name without MIG is refused: it would hide slices."""
-    (tmp_path / "pynvml.py").write_text(
-        "class NVMLError(Exception): pass\n"
-        "nvmlInit = nvmlShutdown = nvmlDeviceGetCount = 1\n"
-        "nvmlDeviceGetHandleByIndex = 1\n"
-    )
-
-    found = inventory("one_gpu", env={"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"})
-
-    assert str(tmp_path / "pynvml.py") in found["problem"]
-    assert "lacks nvmlDeviceGetMigMode" in found["problem"]
-    assert "nvidia-ml-py" in found["hint"]
 
 
 def test_nvml_is_left_as_it_was():

@@ -165,21 +165,6 @@ def test_nothing_stays(square, monkeypatch, tmp_path):
     assert set(threading.enumerate()) <= threads  # one of another test may have ended
 
 
-def test_nothing_is_printed():
-    """Kineto's own lines go to file descriptor 2, where notebooks show them."""
-    code = (
-        "import torch; from gpumagic.devices import tracing\n"
-        "for _ in range(2):\n"
-        "    with tracing.trace(torch, 'cpu') as t:\n"
-        "        t.begin(); torch.ones(2); t.end()\n"
-    )
-    variables = {k: v for k, v in os.environ.items() if k != "KINETO_LOG_LEVEL"}
-
-    run = in_a_process(code, variables)
-
-    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
-
-
 @pytest.mark.parametrize("asked_for", [False, True])
 def test_the_compiler_is_not_imported_unless_its_graphs_are_asked_for(asked_for):
     """A first profile takes no seconds for it, and whoever wants it finds it after."""

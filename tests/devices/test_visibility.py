@@ -109,15 +109,6 @@ def test_slices_are_uncertain_where_drivers_are_not_known(mask, uuids, why):
     assert why in " ".join(found.reasons)
 
 
-def test_an_old_driver_knows_slices_by_their_old_names():
-    """Where the driver itself gives the old name, that is the slice's own."""
-    old = f"MIG-{UUIDS[2]}/1/0"
-    gpu = replace(SLICED, mig=(MigSlice(old, None, None, None),))
-
-    assert visible(old, [gpu]).uuids == (old,)
-    assert visible(old, [gpu]).certain
-
-
 # ---------------------------------------------------------------- a second reader
 
 
