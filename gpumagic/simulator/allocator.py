@@ -55,6 +55,7 @@ class CachingAllocator(DeviceMemory):
         self.reset_peaks = self.counters.reset_peaks
         self.reset_accumulated = self.counters.reset_accumulated
         self.mark_peak = self._allocated.mark
+        self.beginning = self.mark_peak()
         self.peak_since = self._allocated.peak_since
         self.record_history = self._history.switch
         self.observe, self.ignore = self._history.observe, self._history.ignore

@@ -219,11 +219,17 @@ class Box:
         self._give_back()
         return {gpu: gpu.allocator.mark_peak() for gpu in self.machine.all_gpus}
 
-    def peaks_since(self, marks: Mapping[SimulatedGpu, Mark]) -> dict[int, int]:
-        """The most that tensors held at once on each GPU, whoever resets counters."""
+    def peaks_since(self, marks: Mapping[SimulatedGpu, Mark] | None) -> dict[int, int]:
+        """The most that tensors held at once on each GPU, whoever resets counters.
+
+        Without marks from the beginning: the machine was switched on meanwhile.
+        """
         self._give_back()
         return {
-            gpu.index: gpu.allocator.peak_since(marks[gpu]) for gpu in self.machine.gpus
+            gpu.index: gpu.allocator.peak_since(
+                marks[gpu] if marks else gpu.allocator.beginning
+            )
+            for gpu in self.machine.gpus
         }
 
     def report(self) -> SimulationReport:
