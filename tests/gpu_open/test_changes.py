@@ -9,12 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.gpu_open.answer_changes import compare
-from gpumagic.gpu_open.records import (
-    FileRead,
-    KernelSum,
-    RankTrace,
-    Step,
-)
+from gpumagic.gpu_open.records import FileRead, KernelSum, RankTrace, Step
 
 modest = settings(deadline=None, max_examples=60)
 
