@@ -231,6 +231,9 @@ def _notes(rank: RankTrace) -> Iterator[Note]:
         said = f"launches were recorded ({rank.launches:,}), but not their work"
         hint = "was CUDA among the activities? then another profiler holds the GPU"
         yield Note("warning", said, hint)
+    elif rank.launches == 0:
+        said = "the GPU was given nothing to do meanwhile"
+        yield Note("warning", said, "profile a stretch of code that works on the GPU")
     else:
         said = "the GPU was given nothing to do, or was not recorded"
         alone = "after one of the CPU alone, torch records no GPU until a restart"

@@ -56,7 +56,7 @@ def test_title_says_what_held_it_back(idle, title):
 
 
 @pytest.mark.parametrize(
-    ("launches", "hint"), [(9, "another"), (None, "first profile")]
+    ("launches", "hint"), [(9, "another"), (0, "works on"), (None, "first profile")]
 )
 def test_why_there_is_no_gpu_work_is_said_as_far_as_the_file_tells(launches, hint):
     """With what to do about it."""

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -153,44 +152,31 @@ def test_processes_need_no_more_than_this_one(tmp_path):
     assert (done.stdout, done.stderr) == ("[0, 1]\n", "")
 
 
-@contextmanager
-def readers(monkeypatch):
-    """Processes that read without end, as they begin."""
-    begun = []
-    popen = subprocess.Popen
+@pytest.mark.usefixtures("in_processes")
+def test_ctrl_c_leaves_no_process_behind(tmp_path, monkeypatch):
+    """It comes through while they read, and ends them all; none begins afterwards."""
+    files = write_job(tmp_path, 8)
+    main, begun, popen = threading.main_thread().ident, [], subprocess.Popen
 
     def endless(words, **options):
         program = "import time; time.sleep(100)"
         begun.append(popen([words[0], "-c", program], **options))
         return begun[-1]
 
+    def interrupt():
+        while len(begun) < 4:
+            time.sleep(0.01)
+        signal.pthread_kill(main, signal.SIGINT)
+
     monkeypatch.setattr(api.subprocess, "Popen", endless)
+    threading.Thread(target=interrupt).start()
+    began_s = time.monotonic()
     try:
-        yield begun
+        with pytest.raises(KeyboardInterrupt):
+            gpu_open.read(*files)
+        assert time.monotonic() - began_s < 60
+        assert [each.poll() is None for each in begun] == [False] * 4
     finally:
         for each in begun:
             each.kill()
             each.wait()
-
-
-@pytest.mark.usefixtures("in_processes")
-def test_ctrl_c_leaves_no_process_behind(tmp_path, monkeypatch):
-    """It comes through while they read, and ends them all; none begins afterwards."""
-    files = write_job(tmp_path, 8)
-    main = threading.main_thread().ident
-
-    with readers(monkeypatch) as begun:
-
-        def interrupt():
-            while len(begun) < 4:
-                time.sleep(0.01)
-            signal.pthread_kill(main, signal.SIGINT)
-
-        threading.Thread(target=interrupt).start()
-        began_s = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            gpu_open.read(*files)
-        took_s = time.monotonic() - began_s
-
-        assert [each.poll() is None for each in begun] == [False] * 4
-    assert took_s < 60

@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 
 from gpumagic.gpu_open.rank_trace import rank_of
 from gpumagic.gpu_open.trace_file import Work
-from tests.gpu_open.rows import (
-    COPY,
-    FILL,
-    KERNEL,
-    MAIN,
-    host,
-    kernel,
-    ns,
-    trace,
-)
+from tests.gpu_open.rows import COPY, FILL, KERNEL, MAIN, host, kernel, ns, trace
 
 # --------------------------------------------------------------------------- sums
 

@@ -7,13 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_open.replay import (
-    SHORT_OR_EMPTIED,
-    TAKE,
-    Replay,
-    Requests,
-    replays,
-)
+from gpumagic.gpu_open.replay import SHORT_OR_EMPTIED, TAKE, Replay, Requests, replays
 from gpumagic.simulator.allocator_segments import AddressSpace
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 from tests.gpu_open.recorded_programs import Program
