@@ -205,21 +205,19 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
     ]
     recorded = bool(courses or report.lines)
     if courses:
-        yield curve(_highest(courses), report)
+        # that of the device on which most was taken
+        most = max(courses, key=lambda each: each.peak_bytes - each.lowest_bytes[0])
+        yield curve(most, report)
     elif counted:
         yield _bars(counted, setting)
     told = tuple(_notes(report))
-    most = 1 if recorded else MOST_NOTES  # a curve is high
-    yield from told[:most]
-    room = MOST_ROWS - 2 * len(told[:most]) - (2 if recorded else 0)
+    yield from told
+    room = MOST_ROWS - 2 * min(len(told), MOST_NOTES) - 2 * recorded  # a curve is high
     if report.lines is not None:
         yield from _lines_parts(report.lines, setting, room)
     if holdings is not None:
         in_sight = 0 if report.lines is not None else room
         yield from names_parts(holdings, setting, room=in_sight)
-    if told[most:]:
-        more = count_text(len(told[most:]), "more note")
-        yield kit.Details(more, told[most:], "notes")
     if counted:
         properties = (
             devices(setting),
@@ -302,7 +300,7 @@ def curve(course: records.Course, report: CellReport) -> kit.Curve:
     elif course.peak_line is not None:
         where = f" in {course.peak_line.where}"
     most = ", ".join(
-        f"{bytes_text(each.nbytes)} {_owner(each, 'in ', 'from ')}"
+        f"{bytes_text(each.nbytes)} {_owner(each)}"
         for each in course.at_peak[:_MOST_NAMED]
     )
     return kit.Curve(
@@ -316,21 +314,15 @@ def curve(course: records.Course, report: CellReport) -> kit.Curve:
     )
 
 
-def _owner(each: records.AtPeak, of_name: str = "", of_line: str = "") -> str:
+def _owner(each: records.AtPeak) -> str:
     """Whose memory at the peak it was: a name's, a line's, or from before the cell."""
     if each.name:
-        return f"{of_name}{short(each.name)}"
+        return f"in {short(each.name)}"
     if each.from_before:
         return "there before"
-    if each.line is None:
-        return "without a name"
-    where = each.line.where if each.number is None else f"line {each.number}"
-    return f"{of_line}{where}"
-
-
-def _highest(courses: Sequence[records.Course]) -> records.Course:
-    """That of the device on which most was taken."""
-    return max(courses, key=lambda each: each.peak_bytes - each.lowest_bytes[0])
+    if each.number is not None:
+        return f"from line {each.number}"
+    return "without a name" if each.line is None else f"from {each.line.where}"
 
 
 # -------------------------------------------------------------------- by line

@@ -378,8 +378,6 @@ def names_parts(
     from gpumagic import drawing as kit
 
     if not holdings.holders:
-        if any(nbytes != 0 for _, nbytes in holdings.allocated_bytes):
-            yield kit.Paragraph("No name was found that holds any of it.")
         return  # there is nothing to hold
     if room:
         yield names_table(holdings, room=room)
@@ -414,7 +412,7 @@ def names_table(holdings: Holdings, *, room: int) -> kit.Table:
 
 
 def _whole_table(holdings: Holdings, setting: Setting) -> kit.Table:
-    """Each name on each device, with what it is made of."""
+    """Each name on each device, with whom it shares."""
     from gpumagic import drawing as kit
 
     holders = holdings.holders

@@ -13,14 +13,7 @@ if TYPE_CHECKING:
     from gpumagic.report.places import CodeLine
 
 _LONGEST_NAME = 48  # in a sentence
-_SUMS = (
-    "taken_bytes",
-    "given_back_bytes",
-    "taken",
-    "retries",
-    "ooms",
-    "driver_calls",
-)
+_SUMS = ("taken_bytes", "given_back_bytes", "taken", "retries", "ooms", "driver_calls")
 
 
 @dataclass(frozen=True)

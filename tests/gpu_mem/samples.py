@@ -256,15 +256,9 @@ TWO_MAPS = MapReport(
 
 # ---------------------------------------------------------------- leaks, freeing
 
+LOGITS = "logits in train_step of the last error"
 LEAKS = (
-    Leak(
-        LeakKind.ERROR,
-        "logits in train_step of the last error",
-        0,
-        gib(1.5),
-        "%gpu_mem free",
-        "%debug",
-    ),
+    Leak(LeakKind.ERROR, LOGITS, 0, gib(1.5), "%gpu_mem free", "%debug"),
     Leak(LeakKind.OUTPUT, "Out[12]", 0, 96 * MIB, "%gpu_mem free", "Out[12]"),
     Leak(LeakKind.GRAPH, "total_loss", 0, gib(0.7), "total_loss = total_loss.detach()"),
 )

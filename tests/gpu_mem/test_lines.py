@@ -17,7 +17,6 @@ from gpumagic.gpu_mem.lines import course_of, lines_of, recorder_for
 from gpumagic.report.places import Places
 
 CELL = "/work/ipykernel_1/2.py"
-# ------------------------------------------------------------------------ replay
 
 
 @st.composite
@@ -140,11 +139,6 @@ def entry(action, address, size, *frames, time_us=0):
     }
 
 
-def places():
-    """Tells the user's files from those of the stand-in torch."""
-    return Places(("/env/lib/python3.11/site-packages",))
-
-
 class Clock:
     """A clock that is set by hand."""
 
@@ -159,7 +153,7 @@ class History:
     """A stand-in for torch's memory history, on or off."""
 
     def __init__(self, *, on=False):
-        self.on, self.calls, self.entries = on, [], [[], []]
+        self.on, self.entries = on, [[], []]
         self.memory = SimpleNamespace(
             _record_memory_history=self.switch, _snapshot=self.snapshot
         )
@@ -169,9 +163,8 @@ class History:
         self._C = SimpleNamespace(_cuda_isHistoryEnabled=lambda: self.on)
         self.autograd = SimpleNamespace(_engine_run_backward=lambda: None)
 
-    def switch(self, enabled="all", **options):
+    def switch(self, enabled="all", **_options):
         """Switch it on or off, as torch's function does."""
-        self.calls.append((enabled, options))
         self.on = enabled is not None
         if enabled is None:
             self.entries = [[], []]
@@ -213,7 +206,7 @@ def test_frames_of_c_in_the_users_own_recording_are_no_lines(monkeypatch):
 def test_backward_is_of_the_line_that_called_it():
     """Entries of the engine's threads, without frames, go to the calling line."""
     torch, clock = History(), Clock()
-    recorder = CudaHistory(torch, places(), clock)
+    recorder = CudaHistory(torch, Places(("/env/lib",)), clock)
 
     def on_another_thread():
         clock.us += 50

@@ -137,19 +137,6 @@ def test_frames_that_run_are_left_out():
     assert found == set()
 
 
-def test_namespaces_that_live_anyway_are_left_out():
-    """The frame of a cell holds the user's variables, which need no error to live."""
-    big, cells = Big(), {"failing": failing}
-    cells["big"] = big
-    error = caught(exec, "failing(big)", cells)
-
-    anyway = {where for where, _ in frames_with_locals(error, {id(cells)})}
-
-    assert "big in <module>" in names_held(error, big)
-    assert "big in <module>" not in anyway
-    assert "logits in failing" in anyway
-
-
 # --------------------------------------------------------- looking changes nothing
 
 

@@ -59,13 +59,9 @@ def allocated(runtime, device=0):
     return runtime.memory_stats(device)["allocated_bytes.all.current"]
 
 
-def rows(found, kind=None):
-    """Where and how many MiB, of one kind."""
-    return {
-        leak.where: leak.nbytes / MIB
-        for leak in found.leaks
-        if kind is None or leak.kind is kind
-    }
+def rows(found):
+    """Where and how many MiB."""
+    return {leak.where: leak.nbytes / MIB for leak in found.leaks}
 
 
 # ------------------------------------------------------------------------ leaks
