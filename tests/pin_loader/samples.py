@@ -11,7 +11,7 @@ from gpumagic.pin_loader import records
 from gpumagic.pin_loader.anatomy import Demand, Memory, limits_of
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.answer_watch import WatchReport
-from gpumagic.pin_loader.bound import after_proof, bound_of
+from gpumagic.pin_loader.bound import bound_of
 from gpumagic.report.places import CodeLine
 from gpumagic.report.robust import verdict_of
 
@@ -142,26 +142,6 @@ FASTER = replace(
     sameness=SAME,
     end_to_end=proof(),
 )
-WORKERS = replace(
-    FASTER,
-    rates=SLOW,
-    workers=replace(MORE),
-    bound=after_proof(
-        bound_of(SLOW, pinned=False, workers=4, search=MORE),
-        proof(times=4.1),
-        records.Remedy.EVERYTHING,
-    ),
-    changed=("pin_memory", "num_workers"),
-    remarks=(
-        *FITTING,
-        records.Remark(
-            "random transforms draw other numbers, as each worker has its own seed: "
-            "there are 32 instead of 4; the order is the same",
-            "keep num_workers=4 to reproduce an earlier training exactly",
-        ),
-    ),
-    end_to_end=proof(times=4.1),
-)
 NOTHING = replace(
     DIAGNOSED,
     state=records.State.NOTHING,
@@ -262,7 +242,6 @@ WATCHED = WatchReport(
 )
 SAMPLES = (
     ("fixed", FASTER),
-    ("fixed-workers", WORKERS),
     ("diagnosed", DIAGNOSED),
     ("diagnosed-more-workers", MORE_WORKERS),
     ("diagnosed-short-epochs", SHORT_EPOCHS),

@@ -31,7 +31,7 @@ from gpumagic.pin_loader.records import (  # noqa: E402
     Pinned,
     WhyPageable,
 )
-from tests.pin_loader.kinds_of_batches import (  # noqa: E402
+from tests.pin_loader.kinds import (  # noqa: E402
     Box,
     Graph,
     Pair,
@@ -100,24 +100,21 @@ def test_what_pinning_locks_is_rounded_to_powers_of_two():
 
 def test_the_reason_is_the_one_that_would_be_left():
     """The class that passes a leaf through is named whether the flag is on or off."""
-    batch = {"x": torch.ones(1), "s": Sample([torch.ones(1)]), "n": np.ones(1)}
+    batch = [
+        torch.ones(1),
+        Sample([torch.ones(1)]),
+        np.ones(1),
+        torch.eye(4).to_sparse(),
+    ]
     through, array = WhyPageable.PASSED_THROUGH, WhyPageable.NOT_A_TENSOR
+    never = [through, array, WhyPageable.NOT_DENSE]
 
     on, off = (anatomy(batch, facts) for facts in (ON, OFF))
 
-    assert [leaf.why for leaf in on.leaves] == [WhyPageable.UNKNOWN, through, array]
-    assert [leaf.why for leaf in off.leaves] == [WhyPageable.FLAG_OFF, through, array]
-    assert [leaf.holder for leaf in on.leaves] == ["its class", "Sample", "its class"]
-
-
-def test_only_dense_tensors_can_be_pinned():
-    """Of others it is said that none ever is."""
-    sparse = torch.eye(4).to_sparse()
-
-    (leaf,) = anatomy([sparse]).leaves
-
-    assert leaf.why is WhyPageable.NOT_DENSE
-    assert leaf.nbytes == 4 * 4 + 4 * 2 * 8  # values and indices
+    assert [leaf.why for leaf in on.leaves] == [WhyPageable.UNKNOWN, *never]
+    assert [leaf.why for leaf in off.leaves] == [WhyPageable.FLAG_OFF, *never]
+    assert on.leaves[1].holder == "Sample"
+    assert on.leaves[3].nbytes == 4 * 4 + 4 * 2 * 8  # values and indices
 
 
 # --------------------------------------------------------------------- torch's pinner
@@ -187,11 +184,6 @@ def test_what_is_said_of_the_pinner_is_what_it_does(batch):
     said = foretold(copy.deepcopy(batch))
 
     assert reached(torch_pinning.pin_memory(batch)) == said
-
-
-def test_each_reason_is_a_sentence_as_it_is():
-    """Lessons print it: nothing in it waits to be filled in."""
-    assert [each for each in WhyPageable if "{" in each.value] == []
 
 
 # ------------------------------------------------------------------ the machine

@@ -29,7 +29,7 @@ from gpumagic.pin_loader.records import (  # noqa: E402
     Stopped,
 )
 from tests.pin_loader.clocks import Clock  # noqa: E402
-from tests.pin_loader.sleepy import (  # noqa: E402
+from tests.pin_loader.kinds import (  # noqa: E402
     DiesAt,
     FailsAt,
     HangsInWorkers,
@@ -216,22 +216,6 @@ def test_a_larger_share_of_a_busy_machine_is_no_gain():
     told, _ = found({0: 64.0, 2: 40.0, 4: 30.0}, now=0, cost=(64 * MS, 0), processors=1)
 
     assert told.chosen == 0
-
-
-def test_fewer_workers_are_a_remedy_and_none_as_well():
-    """Where handing over costs more than loading, none are the best."""
-    told, tried = found(FAST, now=4)
-
-    assert (told.chosen, tried) == (0, [0])
-
-
-def test_after_its_own_advice_it_says_nothing_else():
-    """Whatever it has chosen, asked again about that it chooses the same."""
-    for table, cost in ((WAITING, (1.6 * MS, 96 * MS)), (FAST, NOTHING)):
-        first, _ = found(table, now=2, cost=cost)
-        again, _ = found(table, now=first.chosen, cost=cost)
-
-        assert again.chosen == first.chosen
 
 
 def test_what_there_is_no_time_for_is_not_judged():

@@ -34,7 +34,7 @@ from gpumagic.pin_loader.loader import (  # noqa: E402
 )
 from gpumagic.pin_loader.records import LoaderFacts  # noqa: E402
 from gpumagic.pin_loader.trial import batches_of, kept  # noqa: E402
-from tests.pin_loader.loader_kinds import (  # noqa: E402
+from tests.pin_loader.kinds import (  # noqa: E402
     KINDS,
     Noisy,
     Numbers,
@@ -149,23 +149,6 @@ def batches_in(loader, epochs=1):
         with batches_of(loader) as batches:
             taken.append(list(itertools.islice(batches, ENOUGH)))
     return taken
-
-
-@every_kind
-def test_a_clone_gives_the_same_batches_for_two_epochs(kind):
-    """Values, order, classes, length and the state of all generators are the same."""
-    old = kind.make()
-    new = rebuild(old).loader
-
-    with kept(old):
-        expected = batches_in(old, epochs=2)
-        number_after = torch.rand(())
-    got = batches_in(new, epochs=2)
-
-    assert difference(expected, got) is None
-    assert type(new) is type(old)
-    assert torch.equal(torch.rand(()), number_after)
-    assert 0 < len(got[0]) < ENOUGH
 
 
 @every_kind

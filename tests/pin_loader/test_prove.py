@@ -27,7 +27,7 @@ from gpumagic.pin_loader.prove import (  # noqa: E402
     worked_out,
 )
 from gpumagic.report.robust import Verdict  # noqa: E402
-from tests.pin_loader.loader_kinds import (  # noqa: E402
+from tests.pin_loader.kinds import (  # noqa: E402
     KINDS,
     Noisy,
     Numbers,
@@ -150,15 +150,6 @@ def test_records_tell_who_shares_out(workers, rows, taken, shares):
         assert found is not shares
     else:
         assert found in (None, not shares)
-
-
-def test_the_beginning_of_an_epoch_is_not_all_of_it():
-    """What was compared is told: so many batches, and whether there are no more."""
-    old = DataLoader(Numbers(), 4)
-
-    found = compare(old, rebuild(old).loader, batches=2)
-
-    assert (found.batches, found.same) == (2, True)
 
 
 # -------------------------------------------------------------- both loops, in turn

@@ -24,16 +24,14 @@ from torch.utils.data import DataLoader, SubsetRandomSampler  # noqa: E402
 
 from gpumagic.pin_loader.load import measure_loading  # noqa: E402
 from gpumagic.pin_loader.trial import batches_of, kept  # noqa: E402
-from tests.pin_loader.loader_kinds import (  # noqa: E402
+from tests.pin_loader.kinds import (  # noqa: E402  # noqa: E402
+    HangsInWorkers,
     Numbers,
     ShufflingInPlace,
-    seeded,
-)
-from tests.pin_loader.sleepy import (  # noqa: E402
-    HangsInWorkers,
     Sleepy,
     children,
     ignore_the_polite_end,
+    seeded,
 )
 
 pytestmark = pytest.mark.skipif(

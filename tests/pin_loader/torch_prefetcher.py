@@ -29,9 +29,15 @@ from gpumagic.pin_loader.prefetcher import DevicePrefetcher, Pinning
 from gpumagic.pin_loader.prove import difference, digest_of
 from gpumagic.pin_loader.records import LoaderFacts, Pinned
 from gpumagic.simulator.backend.race_warnings import DataRace
-from tests.pin_loader.kinds_of_batches import Plain, Sample
-from tests.pin_loader.known_wrong import WRONG
-from tests.pin_loader.prefetch_programs import Consumer, Fresh, Pooled, Program, Step
+from tests.pin_loader.kinds import Plain, Sample
+from tests.pin_loader.prefetch_programs import (
+    WRONG,
+    Consumer,
+    Fresh,
+    Pooled,
+    Program,
+    Step,
+)
 
 MIB = 1 << 18  # numbers of four bytes
 POOL = 32  # streams of one priority that torch hands out in turn

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 HEADINGS = {
     "fixed": "A loader that feeds the GPU 1.84 times as fast",
-    "fixed-workers": "As many workers as pay, pinned and copied ahead",
     "diagnosed": "Pageable batches, and what pinning can give at most",
     "diagnosed-more-workers": "A dataset that waits: many more workers",
     "diagnosed-short-epochs": "Short epochs: most of a start of workers is wasted",
