@@ -299,23 +299,6 @@ def test_numbers_go_on_as_without_the_block(draws, seed):
     assert next_numbers() == expected
 
 
-@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
-def test_an_error_goes_through_after_all_is_put_back(kind):
-    """An error and Ctrl-C are raised as they were, and cost no random number."""
-    with kept():
-        expected = next_numbers()
-
-    def fail():
-        with kept():
-            next_numbers()
-            raise kind("in the middle")
-
-    with pytest.raises(kind, match="in the middle"):
-        fail()
-
-    assert next_numbers() == expected
-
-
 class Jittered(Numbers):
     """A dataset with transforms that draw from generators of their own."""
 

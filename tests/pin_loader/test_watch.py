@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import multiprocessing.process
 import threading
 import weakref
 from dataclasses import replace
@@ -75,18 +74,6 @@ def clock(monkeypatch):
     return clock
 
 
-@pytest.fixture
-def slow_starts(clock, monkeypatch):
-    """Each start of a worker takes its time."""
-    start = multiprocessing.process.BaseProcess.start
-
-    def slow_start(process):
-        clock.now_ns += round(SLOW_S * 1e9)
-        start(process)
-
-    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", slow_start)
-
-
 def watched(loop):
     """What was seen while a function ran."""
     with waits_watched(torch) as seen:
@@ -128,17 +115,6 @@ def test_the_line_is_that_of_the_loop():
 
     assert wait.line.source == "for _ in enumerate(loader):"
     assert wait.line.where.startswith(f"{Path(__file__).name}, line ")
-
-
-@pytest.mark.usefixtures("slow_starts")
-def test_the_first_wait_has_the_start_of_the_workers():
-    """What workers take to start is a part of the wait for the first batch."""
-    loader = DataLoader(Sleepy(6), 1, num_workers=2)
-
-    seen = watched(lambda: run_through(loader))
-
-    (only,) = seen
-    assert [wait.wait_s for wait in only.waits] == [2 * SLOW_S, 0, 0, 0, 0, 0]
 
 
 def test_two_loops_over_two_loaders_are_told_by_their_names():
