@@ -28,7 +28,7 @@ from gpumagic.pin_loader.records import (  # noqa: E402
     Samples,
     Stopped,
 )
-from tests.pin_loader.clocks import Clock  # noqa: E402
+from tests.pin_loader.conftest import Clock  # noqa: E402
 from tests.pin_loader.kinds import (  # noqa: E402
     DiesAt,
     FailsAt,

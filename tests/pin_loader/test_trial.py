@@ -102,26 +102,6 @@ def test_a_generator_is_closed():
     assert children() <= before
 
 
-def test_ctrl_c_while_workers_start_comes_when_they_have(monkeypatch):
-    """An interrupt at a fork arrives after it, and the worker is known and ended."""
-    loader = DataLoader(Sleepy(6), num_workers=2)
-    before = children()
-    start, places = multiprocessing.Process.start, []
-
-    def interrupted_start(process):
-        if not places:
-            signal.raise_signal(signal.SIGINT)
-        places.append("started")
-        start(process)
-
-    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", interrupted_start)
-    with pytest.raises(KeyboardInterrupt), batches_of(loader) as batches:
-        next(batches)
-
-    assert places == ["started", "started"]
-    assert children() <= before
-
-
 @pytest.mark.parametrize("own", [True, False])
 def test_ctrl_c_while_workers_end_comes_when_they_have(monkeypatch, own):
     """An interrupt during the clean-up arrives after it, whoever handles it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 
 import pytest
@@ -21,24 +20,13 @@ from gpumagic.pin_loader.records import Loading, Remedy, Samples, State
 from gpumagic.pin_loader.trial import kept
 
 BUDGET = "--budget 2s"
-SHAPE = (3, 64, 64)
+IMAGES = TensorDataset(torch.rand(256, 3, 64, 64), torch.arange(256))
 
 
 @pytest.fixture(autouse=True)
 def clock(unhurried):
     """A busy machine comes to the same end, however late."""
     return unhurried
-
-
-def images(count=256):
-    """Pictures with their numbers."""
-    return TensorDataset(pictures(count), torch.arange(count))
-
-
-@functools.cache
-def pictures(count):
-    """The same for all tests, which only read them."""
-    return torch.rand(count, *SHAPE)
 
 
 @pytest.fixture
@@ -51,7 +39,7 @@ def shell(box):
     shell.run_line_magic("load_ext", "gpumagic")
     shell.user_ns.update(
         torch=torch,
-        train_dl=DataLoader(images(), 64, shuffle=True),
+        train_dl=DataLoader(IMAGES, 64, shuffle=True),
     )
     yield shell
     shell.run_line_magic("unload_ext", "gpumagic")
@@ -200,7 +188,7 @@ def test_memory_of_the_device_is_given_back():
     mine = torch.zeros(1 << 20, device="sim")
     before = torch.sim.memory_reserved(), torch.sim.memory_allocated()
 
-    made = improve(DataLoader(images(), 64), name="dl", budget_s=30.0, force=True)
+    made = improve(DataLoader(IMAGES, 64), name="dl", budget_s=30.0, force=True)
 
     assert made.report.end_to_end is not None
     assert (torch.sim.memory_reserved(), torch.sim.memory_allocated()) == before
