@@ -142,8 +142,6 @@ def _is_tensor(thing):
     return isinstance(thing, torch.Tensor)
 
 
-# ------------------------------------------------------------------------ loaders
-
 ROWS = 23
 
 
@@ -309,9 +307,6 @@ KINDS = tuple(
         "many epochs": lambda: ManyEpochs(Numbers(), batch_size=4),
     }.items()
 )
-
-
-# ------------------------------------------------- datasets that take their time
 
 
 class Sleepy(Dataset):

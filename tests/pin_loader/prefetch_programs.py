@@ -157,9 +157,6 @@ class Consumer:
         return wrong
 
 
-# ---------------------------------------------------------------- known mistakes
-
-
 class Wrong:
     """Fetches one batch ahead on a stream of each iteration."""
 

@@ -23,14 +23,11 @@ CPU = records.Setting("cpu")
 
 LOADER = records.LoaderFacts("train_dl", length=1251, workers=4, prefetch_factor=2)
 ALONE = replace(LOADER, workers=0, prefetch_factor=None)
-# ------------------------------------------------------------------- the batch
-
 IMAGES, LABELS = 256 * 3 * 224 * 224 * 4, 256 * 8
 OFF = {"pinned": records.Pinned.PAGEABLE, "why": records.WhyPageable.FLAG_OFF}
 IMAGE = records.Leaf("batch[0]", (256, 3, 224, 224), "float32", IMAGES, **OFF)
 LABEL = records.Leaf("batch[1]", (256,), "int64", LABELS, **OFF)
 PAIR = records.Anatomy((IMAGE, LABEL), locked_bytes=256 * MIB + 2 * KIB)
-# ------------------------------------------------------------------- the rates
 
 
 def samples(*ms):
@@ -100,12 +97,8 @@ OUT_OF_TIME = records.WorkerSearch((loading(6.2),), 4, records.Stopped.BUDGET, 4
 SMALL = replace(STOOD_IN, copies=copies(0.9, 0.3), pin_copy=about(0.5), nbytes=9 * MIB)
 SLOW = replace(SMALL, load=loading(24.3))
 
-# ----------------------------------------------------------------- the machine
-
 ROOM = {Memory.AVAILABLE: 200 * GIB, Memory.SHM: 100 * GIB}
 FITTING = tuple(each.remark() for each in limits_of(Demand(PAIR, 4), ROOM))
-# ----------------------------------------------------------------------- proof
-
 SAME = records.Sameness(8, same=True)
 
 
@@ -121,8 +114,6 @@ def proof(pairs=10, before_ms=26.4, times=1.84, **given):
         **given,
     )
 
-
-# --------------------------------------------------------------------- reports
 
 DIAGNOSED = LoaderReport(
     records.State.DIAGNOSED,
@@ -206,8 +197,6 @@ NO_GPU = LoaderReport(
     rates=records.Rates(load=loading(96.0, 0, WAITS)),
     workers=replace(MORE, now=0, trials=(MORE.trials[0], *MORE.trials[3:])),
 )
-# ----------------------------------------------------------------------- watch
-
 FOR = CodeLine("In [12], line 3", "for x, y in train_dl:")
 TO_X = CodeLine("In [12], line 4", "x = x.to(device)")
 TO_Y = CodeLine("In [12], line 5", "y = y.to(device, non_blocking=True)")

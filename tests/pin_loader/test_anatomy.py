@@ -56,9 +56,6 @@ def anatomy(batch, facts=ON, runtime=None, **others):
     return anatomy_of(batch, runtime or Gpu(), facts, **others)
 
 
-# --------------------------------------------------------------------------- leaves
-
-
 def test_every_leaf_is_reached_by_its_path():
     """A path is what one types to get at the leaf."""
     batch = {
@@ -95,9 +92,6 @@ def test_what_pinning_locks_is_rounded_to_powers_of_two():
     assert anatomy([torch.ones(0), np.ones(9)]).locked_bytes == 0
 
 
-# ------------------------------------------------------------------------------ why
-
-
 def test_the_reason_is_the_one_that_would_be_left():
     """The class that passes a leaf through is named whether the flag is on or off."""
     batch = [
@@ -115,9 +109,6 @@ def test_the_reason_is_the_one_that_would_be_left():
     assert [leaf.why for leaf in off.leaves] == [WhyPageable.FLAG_OFF, *never]
     assert on.leaves[1].holder == "Sample"
     assert on.leaves[3].nbytes == 4 * 4 + 4 * 2 * 8  # values and indices
-
-
-# --------------------------------------------------------------------- torch's pinner
 
 
 class Tensor:
@@ -185,8 +176,6 @@ def test_what_is_said_of_the_pinner_is_what_it_does(batch):
 
     assert reached(torch_pinning.pin_memory(batch)) == said
 
-
-# ------------------------------------------------------------------ the machine
 
 MIB = 1 << 20
 LEAF = Leaf("batch", nbytes=3 * MIB, pinned=Pinned.PAGEABLE)

@@ -73,9 +73,6 @@ def test_a_batch_that_contains_itself_is_refused(walk):
         walk(endless)
 
 
-# ---------------------------------------------------------------------- to a device
-
-
 def test_a_packed_sequence_stays_one():
     """Its sizes stay on the host, as torch wants them; changed, it is one as well."""
     packed = pack_sequence([x(1.0, 2.0), x(3.0)])
@@ -113,9 +110,6 @@ def test_objects_that_refer_to_each_other_are_changed_once():
     assert [each.tolist() for each in tensors_in(batch)] == [[1.0, 2.0]]
 
 
-# ---------------------------------------------------------------------- differences
-
-
 def difference(was, now):
     """Between two batches, by a digest of each."""
     return prove.difference(prove.digest_of(was), prove.digest_of(now))
@@ -146,8 +140,6 @@ def test_every_sort_of_value_is_compared(sort):
     assert difference(make(ONE), make(ONE)) is None
     assert difference(make(ONE), make(OTHER)) is not None
 
-
-# ----------------------------------------------------------------------- properties
 
 LEAVES = st.one_of(
     st.lists(st.floats(width=32), max_size=3).map(torch.tensor),

@@ -158,8 +158,6 @@ def test_a_worker_that_hangs_is_given_up():
     assert children() <= before
 
 
-# ------------------------------------------------------------------ how many workers
-
 MS = 1e-3
 NOTHING = (MS, 0.0)  # of a processor, and waited
 

@@ -88,9 +88,6 @@ def test_what_gives_no_batches_is_refused(thing, word):
     assert "= DataLoader(dataset, batch_size=...)" in refused.value.hint
 
 
-# ------------------------------------------------------------------------- one shot
-
-
 class Consumed(IterableDataset):
     """Gives what an iterator gives, and holds that."""
 
@@ -134,9 +131,6 @@ def test_what_begins_anew_is_not_refused():
     """A dataset that can be gone through again is none of them."""
     for held in ([1, 2, 3], itertools.cycle([1])):
         assert one_shot_reason(DataLoader(Consumed(held))) is None
-
-
-# ------------------------------------------------------------------------ rebuilt
 
 
 def difference(was, now):
@@ -246,9 +240,6 @@ def test_a_loader_prepared_by_accelerate_stays_as_it_is():
     assert made.loader is None
     assert "accelerate has prepared it" in made.why_not.text
     assert "non_blocking=True" in made.why_not.hint
-
-
-# ------------------------------------------------------- what cannot be sent
 
 
 class Holding(Numbers):

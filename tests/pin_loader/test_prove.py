@@ -95,9 +95,6 @@ def test_values_that_never_repeat_cannot_be_compared():
     assert "gives other values each time" in (found.problem or "")
 
 
-# ------------------------------------------------------------ records given twice
-
-
 class Whole(IterableDataset):
     """Each worker goes through all of it, in its own order or in the same."""
 
@@ -148,9 +145,6 @@ def test_records_tell_who_shares_out(workers, rows, taken, shares):
         assert found is not shares
     else:
         assert found in (None, not shares)
-
-
-# -------------------------------------------------------------- both loops, in turn
 
 
 @pytest.mark.parametrize(

@@ -151,9 +151,6 @@ def test_a_killed_worker_is_no_failure_of_the_end(when):
     time.sleep(0.05)  # nothing is raised any more
 
 
-# ---------------------------------------------------------- Ctrl-C at any moment
-
-
 def interrupt_after(after_s):
     """Ctrl-C after a while, from outside of Python."""
     time.sleep(after_s)
@@ -243,9 +240,6 @@ def _how_long(generator):
             measure_loading(loader, budget_s=0.01)
         took.append(time.monotonic() - began)
     return min(took)
-
-
-# ------------------------------------------------------------------ random numbers
 
 
 def next_numbers():

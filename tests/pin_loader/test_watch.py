@@ -157,9 +157,6 @@ def test_no_loader_is_kept_alive():
     assert name_of(seen[0], {}) is None
 
 
-# ------------------------------------------------------------- the cell as a whole
-
-
 def ended(run, error=None):
     """Its report."""
     run.end(error)
@@ -180,9 +177,6 @@ def test_on_the_cpu_waits_are_told_and_nothing_is_copied():
     assert report.copies == ()
     assert report.elapsed_s == report.host_s > wait.total_s
     assert report.setting.kind == "cpu"
-
-
-# ------------------------------------------------------------- devices that fail
 
 
 @pytest.fixture
@@ -222,9 +216,6 @@ def test_an_error_at_the_end_is_kept_for_the_caller(error):
     assert report.failed == f"{type(error).__name__}: {error}"
     assert vars(_BaseDataLoaderIter)["__next__"] is before
     assert not torch._C._dispatch_has_kernel_for_dispatch_key("aten::copy_", "CUDA")
-
-
-# ------------------------------------------------------------------------ advice
 
 
 def copies(mark, count, nbytes=MIB, *, pinned=False, non_blocking=False):

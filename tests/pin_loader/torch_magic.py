@@ -57,9 +57,6 @@ def run(shell, text):
     return done.result
 
 
-# ------------------------------------------------------------------- how it ends
-
-
 def test_a_loader_that_holds_the_gpu_up_is_fixed(shell):
     """The new loader gives the same batches on the device; the old one is untouched."""
     before = dict(vars(shell.user_ns["train_dl"]))
@@ -118,9 +115,6 @@ def test_too_little_memory_is_refused(shell, monkeypatch):
     assert report.reason.hint
 
 
-# ---------------------------------------------------------------------- watching
-
-
 def test_a_training_cell_is_watched(shell):
     """Its copies are told by line, and its own value comes back."""
     report = run(
@@ -137,9 +131,6 @@ def test_a_training_cell_is_watched(shell):
     assert (line.times, line.nbytes) == (4, 256 * 3 * 64 * 64 * 4)
     assert line.pageable_bytes == line.nbytes
     assert [wait.loader for wait in report.waits] == ["train_dl"]
-
-
-# -------------------------------------------------------------------- what is wrong
 
 
 @pytest.mark.parametrize(
@@ -179,9 +170,6 @@ def test_in_front_of_a_cell_it_only_watches(shell, option):
         shell.run_cell_magic("pin_loader", option, "41 + 1")
 
 
-# ------------------------------------------------------------------ what is left
-
-
 @pytest.mark.usefixtures("box")
 def test_memory_of_the_device_is_given_back():
     """What was taken for batches, loops and buffers goes back when all has ended."""
@@ -210,11 +198,7 @@ def pinned_under(monkeypatch):
         yield found
 
 
-def small_images(*, pin_memory):
-    """A loader of a few small batches."""
-    return DataLoader(
-        TensorDataset(torch.rand(128, 3, 16, 16)), 16, pin_memory=pin_memory
-    )
+SMALL = TensorDataset(torch.rand(128, 3, 16, 16))
 
 
 @pytest.mark.parametrize("pin_memory", [True, False])
@@ -227,7 +211,10 @@ def test_improving_pins_under_the_device_that_is_asked_for(
         torch.zeros(1, device="sim:0")
 
     made = improve(
-        small_images(pin_memory=pin_memory), device="sim:1", budget_s=1.0, force=True
+        DataLoader(SMALL, 16, pin_memory=pin_memory),
+        device="sim:1",
+        budget_s=1.0,
+        force=True,
     )
 
     assert pinned_under == {1}
@@ -237,7 +224,7 @@ def test_improving_pins_under_the_device_that_is_asked_for(
 
 def test_a_mere_look_makes_no_device_current_that_has_not_started(pinned_under):
     """Making a device current would start it."""
-    diagnose(small_images(pin_memory=True), device="sim:1", budget_s=0.5)
+    diagnose(DataLoader(SMALL, 16, pin_memory=True), device="sim:1", budget_s=0.5)
 
     assert not torch.sim.is_initialized()
     assert pinned_under == set()

@@ -77,8 +77,6 @@ def let_strangers_take_memory():
             del taken
 
 
-# ------------------------------------------------------------------- right values
-
 steps = st.builds(
     Step,
     numbers=st.sampled_from((1, 64, 4096, 65536)),
@@ -163,9 +161,6 @@ def test_whoever_gets_the_stream_next_may_use_its_memory(poisoned, dropped):
     assert not poisoned.races
 
 
-# ----------------------------------------------------------------------- its costs
-
-
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_memory_is_bounded(box, depth):
     """Over many batches the device holds those ahead, the one in use and no more."""
@@ -231,9 +226,6 @@ def test_a_loop_takes_as_long_as_the_longer_part(slow, products):
     longer_s, shorter_s = sorted((copies_s, kernels_s), reverse=True)
     assert together_s < longer_s + 0.25 * shorter_s
     assert in_turn_s > longer_s + 0.8 * shorter_s
-
-
-# ---------------------------------------------------------------- what it holds on to
 
 
 def test_host_memory_stays_until_it_has_been_read(slow):
@@ -302,9 +294,6 @@ def test_a_host_that_runs_ahead_does_not_fill_its_memory(box):
     assert most <= 4
 
 
-# ---------------------------------------------------------------- known mistakes
-
-
 def some_programs():
     """The same made-up programs every time."""
     dice = random.Random(1)  # noqa: S311 -- no secret
@@ -343,9 +332,6 @@ def test_a_known_mistake_is_seen(wrong, loader):
 def test_ours_has_none_of_them(loader):
     """The same programs find nothing in ours."""
     assert not is_faulty(DevicePrefetcher, some_programs(), loader)
-
-
-# ------------------------------------------------------- loaders, and what they pin
 
 
 class Numbers(Dataset):
@@ -475,9 +461,6 @@ def test_pinning_keeps_aliases_and_what_cannot_be_pinned():
     assert pinned.image is pinned.more[0]
     assert pinned.image.is_pinned()
     assert pinned.more[1] is there
-
-
-# ------------------------------------------------------ what it is to its user
 
 
 @settings(deadline=None, max_examples=50)
