@@ -19,10 +19,8 @@ MS = 1e-3
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 H100 = records.Setting("cuda", device=0)
-CPU = records.Setting("cpu")
 
 LOADER = records.LoaderFacts("train_dl", length=1251, workers=4, prefetch_factor=2)
-ALONE = replace(LOADER, workers=0, prefetch_factor=None)
 IMAGES, LABELS = 256 * 3 * 224 * 224 * 4, 256 * 8
 OFF = {"pinned": records.Pinned.PAGEABLE, "why": records.WhyPageable.FLAG_OFF}
 IMAGE = records.Leaf("batch[0]", (256, 3, 224, 224), "float32", IMAGES, **OFF)
@@ -179,24 +177,6 @@ DIFFERENT = replace(
         "keep the old one; --force makes the new one all the same",
     ),
 )
-NO_GPU = LoaderReport(
-    records.State.NO_ACCELERATOR,
-    CPU,
-    ALONE,
-    records.Remark(
-        "pinning is impossible here: there is no accelerator; nothing was changed",
-        'gpumagic.simulate("h100") puts a simulated one in its place',
-    ),
-    anatomy=replace(
-        PAIR,
-        leaves=tuple(
-            replace(each, why=records.WhyPageable.NO_ACCELERATOR)
-            for each in PAIR.leaves
-        ),
-    ),
-    rates=records.Rates(load=loading(96.0, 0, WAITS)),
-    workers=replace(MORE, now=0, trials=(MORE.trials[0], *MORE.trials[3:])),
-)
 FOR = CodeLine("In [12], line 3", "for x, y in train_dl:")
 TO_X = CodeLine("In [12], line 4", "x = x.to(device)")
 TO_Y = CodeLine("In [12], line 5", "y = y.to(device, non_blocking=True)")
@@ -236,6 +216,5 @@ SAMPLES = (
     ("diagnosed-short-epochs", SHORT_EPOCHS),
     ("nothing", NOTHING),
     ("refused-different", DIFFERENT),
-    ("cpu", NO_GPU),
     ("watch", WATCHED),
 )

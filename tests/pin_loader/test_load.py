@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader  # noqa: E402
 from gpumagic.pin_loader import load  # noqa: E402
 from gpumagic.pin_loader.load import (  # noqa: E402
     LoaderFailed,
-    busy_workers,
     chosen_of,
     is_told_apart,
     measure_loading,
@@ -303,11 +302,3 @@ def test_four_workers_are_at_most_four_times_as_fast_as_one():
     assert within_reason(fast, one).between.median_s == pytest.approx(9 * MS)
     assert within_reason(slow, one) is slow
     assert within_reason(loading(0, 1.0), one).between.median_s == MS
-
-
-def test_how_many_can_be_busy_follows_from_what_a_batch_costs():
-    """98 ms of waiting beside 2 ms of work leave a processor to some forty."""
-    assert busy_workers(loading(0, 100.0, (2 * MS, 98 * MS)), 1) == 44
-    assert busy_workers(loading(0, 100.0, (100 * MS, 0.0)), 2) == 2
-    assert busy_workers(loading(0, 100.0), 2) is None
-    assert busy_workers(None, 2) is None

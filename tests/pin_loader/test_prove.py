@@ -178,19 +178,6 @@ def test_the_order_of_runs_is_a_b_b_a():
     assert len(_pairs(loops, 4, 0.0)) == 1
 
 
-def test_a_verdict_is_worth_twice_the_time(monkeypatch):
-    """Six pairs are taken where they fit into that, and else none beyond the time."""
-    now_s = [0.0]
-    monkeypatch.setattr("gpumagic.pin_loader.prove.perf_counter", lambda: now_s[0])
-
-    def run(_):
-        now_s[0] += 1
-
-    loops = [SimpleNamespace(run=run)] * 2
-    assert len(_pairs(loops, 4, 7.0)) == 6
-    assert len(_pairs(loops, 4, 4.0)) == 4
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_what_is_worked_out_is_as_sure_as_its_parts(known):
     """The formulas of a step decide, but not where loading may be noise."""

@@ -77,31 +77,6 @@ def test_a_worker_that_will_not_end_is_killed_in_time():
     assert children() <= before
 
 
-def test_a_generator_is_closed():
-    """What is iterated by a generator of its own ends its workers with the block."""
-
-    class Wrapped:
-        def __init__(self):
-            self.loader = DataLoader(Sleepy(6), num_workers=1, persistent_workers=True)
-            self.closed = False
-
-        def __iter__(self):
-            try:
-                yield from self.loader
-            finally:
-                self.closed = True
-
-    wrapped = Wrapped()
-    before = children()
-
-    with batches_of(wrapped) as batches:
-        next(batches)
-
-    assert wrapped.closed
-    assert wrapped.loader._iterator is None
-    assert children() <= before
-
-
 @pytest.mark.parametrize("own", [True, False])
 def test_ctrl_c_while_workers_end_comes_when_they_have(monkeypatch, own):
     """An interrupt during the clean-up arrives after it, whoever handles it."""

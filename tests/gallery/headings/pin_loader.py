@@ -9,6 +9,5 @@ HEADINGS = {
     "diagnosed-short-epochs": "Short epochs: most of a start of workers is wasted",
     "nothing": "Nothing to win: compute is the limit",
     "refused-different": "Refused: the rebuilt loader gave other batches",
-    "cpu": "No GPU: how many workers pay",
     "watch": "A training cell that waits for data and copies pageable batches",
 }
