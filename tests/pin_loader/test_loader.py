@@ -127,12 +127,6 @@ def test_what_is_used_up_by_looking_is_told(loader, word):
     assert word in reason
 
 
-def test_what_begins_anew_is_not_refused():
-    """A dataset that can be gone through again is none of them."""
-    for held in ([1, 2, 3], itertools.cycle([1])):
-        assert one_shot_reason(DataLoader(Consumed(held))) is None
-
-
 def difference(was, now):
     """Between batches, by a digest of each."""
     return prove.difference(prove.digest_of(was), prove.digest_of(now))
