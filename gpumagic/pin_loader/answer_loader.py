@@ -556,8 +556,7 @@ copies to the device and compute as the {} has them, on its own clock."""
 
 
 def _how(report: LoaderReport) -> Iterator[str]:
-    bound, label, proof = report.bound, report.setting.label, report.end_to_end
-    facts = report.loader
+    bound, proof, facts = report.bound, report.end_to_end, report.loader
     ahead = f", prefetch_factor={facts.prefetch_factor}" if facts.workers else ""
     yield (
         f"{report.name}: num_workers={facts.workers}{ahead}, "
@@ -568,8 +567,8 @@ def _how(report: LoaderReport) -> Iterator[str]:
         yield _AT_MOST
         if bound.synthetic_step:
             yield _STAND_IN
-    if label and report.rates.load is not None:
-        yield _MODELLED.format(label)
+    if report.setting.label and report.rates.load is not None:
+        yield _MODELLED.format(report.setting.label)
     elif proof is not None:
         pairs = count_text(len(proof.result.pairs), "pair")
         yield f"Both loops ran in turn: {pairs} of {proof.batches} steps each."

@@ -120,9 +120,9 @@ class LoaderMagics(GpuMagics):
             )
         if options.name is None:
             known = [f"%pin_loader {name}" for name in loaders(self, "")[:3]]
-            make = "make one first, as in train_dl = DataLoader(dataset)"
             raise UsageProblem(
-                "%pin_loader needs the name of a DataLoader", " or ".join(known) or make
+                "%pin_loader needs the name of a DataLoader",
+                " or ".join(known) or "make one: train_dl = DataLoader(dataset)",
             )
         try:
             report = self._report(options)

@@ -194,8 +194,9 @@ def look(case: Case) -> Ending | None:
         return Ending(State.NOTHING, _COPIES_AHEAD)
     used_up = one_shot_reason(case.loader)
     if used_up is not None:
-        text = f"{used_up}, so that every batch that is looked at is lost"
-        return _stays(case, Remark(text, _BEGIN_ANEW))
+        return _stays(
+            case, Remark(f"{used_up}: what is looked at is lost", _BEGIN_ANEW)
+        )
     why_not = rebuild(case.loader).why_not
     if why_not is not None:
         return Ending(State.NOTHING, why_not)
@@ -207,8 +208,8 @@ def look(case: Case) -> Ending | None:
 
 
 def _stays(case: Case, remark: Remark) -> Ending:
-    text = f"{case.report.name} stays as it is: {remark.text}"
-    return Ending(State.REFUSED, Remark(text, remark.hint))
+    stays = f"{case.report.name} stays as it is"
+    return Ending(State.REFUSED, Remark(f"{stays}: {remark.text}", remark.hint))
 
 
 def _look_for_doubles(case: Case) -> Ending | None:

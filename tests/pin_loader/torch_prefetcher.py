@@ -23,15 +23,24 @@ from torch.utils.data import DataLoader, Dataset
 import gpumagic
 from gpumagic.devices.accelerator import Busy
 from gpumagic.devices.opening import open_runtime
-from gpumagic.pin_loader.anatomy import anatomy_of
+from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.batch import tensors_in
-from gpumagic.pin_loader.prefetcher import DevicePrefetcher, Pinning
+from gpumagic.pin_loader.prefetcher import (
+    DevicePrefetcher,
+    Pinning,
+    looking_ahead,
+)
 from gpumagic.pin_loader.prove import difference, digest_of
-from gpumagic.pin_loader.records import LoaderFacts, Pinned
 from gpumagic.simulator.backend.race_warnings import DataRace
-from tests.pin_loader.kinds_of_batches import Plain, Sample
-from tests.pin_loader.known_wrong import WRONG
-from tests.pin_loader.prefetch_programs import Consumer, Fresh, Pooled, Program, Step
+from tests.pin_loader.kinds import Plain, Sample
+from tests.pin_loader.prefetch_programs import (
+    WRONG,
+    Consumer,
+    Fresh,
+    Pooled,
+    Program,
+    Step,
+)
 
 MIB = 1 << 18  # numbers of four bytes
 POOL = 32  # streams of one priority that torch hands out in turn
@@ -67,8 +76,6 @@ def let_strangers_take_memory():
             taken = [torch.full((4096,), 9.0, device="sim") for _ in range(6)]
             del taken
 
-
-# ------------------------------------------------------------------- right values
 
 steps = st.builds(
     Step,
@@ -154,9 +161,6 @@ def test_whoever_gets_the_stream_next_may_use_its_memory(poisoned, dropped):
     assert not poisoned.races
 
 
-# ----------------------------------------------------------------------- its costs
-
-
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_memory_is_bounded(box, depth):
     """Over many batches the device holds those ahead, the one in use and no more."""
@@ -222,9 +226,6 @@ def test_a_loop_takes_as_long_as_the_longer_part(slow, products):
     longer_s, shorter_s = sorted((copies_s, kernels_s), reverse=True)
     assert together_s < longer_s + 0.25 * shorter_s
     assert in_turn_s > longer_s + 0.8 * shorter_s
-
-
-# ---------------------------------------------------------------- what it holds on to
 
 
 def test_host_memory_stays_until_it_has_been_read(slow):
@@ -293,9 +294,6 @@ def test_a_host_that_runs_ahead_does_not_fill_its_memory(box):
     assert most <= 4
 
 
-# ---------------------------------------------------------------- known mistakes
-
-
 def some_programs():
     """The same made-up programs every time."""
     dice = random.Random(1)  # noqa: S311 -- no secret
@@ -334,9 +332,6 @@ def test_a_known_mistake_is_seen(wrong, loader):
 def test_ours_has_none_of_them(loader):
     """The same programs find nothing in ours."""
     assert not is_faulty(DevicePrefetcher, some_programs(), loader)
-
-
-# ------------------------------------------------------- loaders, and what they pin
 
 
 class Numbers(Dataset):
@@ -436,23 +431,6 @@ def pins_of(batch):
 
 
 @pytest.mark.usefixtures("box")
-def test_a_leaf_is_pinned_if_its_memory_is():
-    """Pinned, pageable and moved leaves are told apart by asking each of them."""
-    x = torch.ones(4)
-    batch = {"pinned": x.pin_memory(), "pageable": x, "there": x.to("sim")}
-
-    found = anatomy_of(batch, open_runtime("sim"), LoaderFacts(pin_memory=True))
-
-    assert [leaf.pinned for leaf in found.leaves] == [
-        Pinned.PINNED,
-        Pinned.PAGEABLE,
-        Pinned.ON_DEVICE,
-    ]
-    assert found.locked_bytes == 32
-    assert found.bytes_that_are(Pinned.PINNED) == 16
-
-
-@pytest.mark.usefixtures("box")
 @pytest.mark.parametrize("processes", [0, 2])
 @pytest.mark.parametrize("collate", [as_sample, as_object])
 def test_what_the_loader_passes_through_is_pinned(collate, processes):
@@ -483,3 +461,68 @@ def test_pinning_keeps_aliases_and_what_cannot_be_pinned():
     assert pinned.image is pinned.more[0]
     assert pinned.image.is_pinned()
     assert pinned.more[1] is there
+
+
+@settings(deadline=None, max_examples=50)
+@given(count=st.integers(0, 8), ahead=st.integers(0, 4))
+def test_each_item_is_taken_so_many_items_ahead(count, ahead):
+    """All come in order, and before each so many of the next have been taken."""
+    taken = []
+
+    def items():
+        for number in range(count):
+            taken.append(number)
+            yield number
+
+    seen = [(number, len(taken)) for number in looking_ahead(items(), ahead)]
+
+    assert seen == [(each, min(count, each + 1 + ahead)) for each in range(count)]
+
+
+def test_on_the_cpu_batches_pass_through():
+    """Each batch is the loader's own object, fetched when it is asked for."""
+    batches = [torch.ones(2), {"a": torch.zeros(1)}, "text"]
+    fetched = []
+
+    def load():
+        for batch in batches:
+            fetched.append(batch)
+            yield batch
+
+    prefetcher = DevicePrefetcher(load(), "cpu", depth=3)
+    first = next(iter(prefetcher))
+
+    assert prefetcher.passes_through == "batches are on the CPU already"
+    assert first is batches[0]
+    assert len(fetched) == 1
+
+
+def test_what_else_is_asked_or_set_is_the_loaders():
+    """Attributes are read from the loader and set there, but none of Python's own."""
+    loader = DataLoader(Numbers(6), 2)
+    prefetcher = DevicePrefetcher(loader, "cpu")
+
+    prefetcher.pin_memory = True
+
+    assert prefetcher.dataset is loader.dataset
+    assert (prefetcher.batch_size, prefetcher.num_workers) == (2, 0)
+    assert prefetcher.sampler is loader.sampler
+    assert loader.pin_memory is True
+    assert not hasattr(prefetcher, "state_dict")
+    with pytest.raises(AttributeError, match="__array__"):
+        prefetcher.__array__  # noqa: B018
+    with pytest.raises(AttributeError, match="no_such_word"):
+        prefetcher.no_such_word  # noqa: B018
+    with pytest.raises(AttributeError):
+        prefetcher.device = "cpu"
+
+
+@pytest.mark.parametrize("device", ["gpu0", "cuda", "cuda:1", [], "meta"])
+def test_a_device_that_is_not_there_is_refused_at_once(device):
+    """A wrong name, or a device that this machine lacks, is an error with a hint."""
+    if torch.cuda.is_available() and "cuda" in str(device):
+        pytest.skip("this machine has CUDA")
+    with pytest.raises(GpuMagicError) as caught:
+        DevicePrefetcher([], device)
+
+    assert caught.value.hint
