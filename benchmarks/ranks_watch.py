@@ -169,10 +169,9 @@ def _timed(
 
 
 def _reading_s(torch: Any, dist: Any) -> float:
-    from gpumagic.gpu_ranks.flight_recorder import recorded
-    from gpumagic.gpu_ranks.meeting import now_ns
+    from gpumagic.gpu_ranks.seen import recorded
 
-    since_ns, gradient = now_ns(), torch.rand(10)
+    since_ns, gradient = time.time_ns(), torch.rand(10)
     for _ in range(_READS):
         dist.all_reduce(gradient)
     began_s = time.perf_counter()
@@ -192,7 +191,7 @@ def _marking_s() -> float:
 
 def _sign_s() -> float:
     from gpumagic.gpu_ranks.gathering import _Beats, meet
-    from gpumagic.gpu_ranks.lookout import Lookout
+    from gpumagic.gpu_ranks.seen import Lookout
 
     ranks = meet(30.0)
     beats = _Beats(ranks, 60.0)

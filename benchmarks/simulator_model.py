@@ -9,13 +9,11 @@ from __future__ import annotations
 import dataclasses
 
 from benchmarks.runner import RESULTS, write_measurement
-from tests.simulator.agreement import EXCEPTIONS, Fit, by_kind, found, summary
-from tests.simulator.published import FITTED
+from tests.simulator.agreement import EXCEPTIONS, by_kind, found, summary
 
 
 def main() -> None:
     """Print the agreement and keep it."""
-    fit = Fit(FITTED)
     results = {
         "agreement": {name: dataclasses.asdict(each) for name, each in found().items()},
         "by_kind, not used for fitting": {
@@ -24,10 +22,6 @@ def main() -> None:
         "off_by_more_than_twice": {
             f"{device}: {workload}": reason
             for (device, workload), reason in EXCEPTIONS.items()
-        },
-        "fitted_factors_on_the_catalogue": {
-            name: {"factor": round(factor, 3), "timings": fit.counts[name]}
-            for name, factor in sorted(fit.factors.items())
         },
     }
     print(summary())

@@ -10,9 +10,8 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing.html import Html, element, escape
+from gpumagic.drawing.html import Html, element, escape, picture
 from gpumagic.drawing.palette import BLUE, GREEN, GREY, PURPLE, RULE, TRACK, text_on
-from gpumagic.drawing.svg import picture
 from gpumagic.extension import ROOMS
 
 if TYPE_CHECKING:

@@ -25,12 +25,7 @@ OF_TORCH = ("torch", "torch._inductor.config")
 
 
 class Asleep(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Modules that have been imported here, and are put in their places by an import.
-
-    Args:
-        names: What is imported; the first brings with it what it brought here, if it
-            is installed.
-    """
+    """Modules imported here that an import puts in their places."""
 
     def __init__(self, names: Sequence[str]) -> None:
         before = {*sys.modules}

@@ -33,7 +33,6 @@ _LONGEST = (
     "gpu_ranks/test_hosts.py",
     "notebook/test_cell_semantics.py",
     "frontends/test_rules.py",
-    "gpu_ranks/test_trainings.py",
     "notebook/test_live.py",
     "notebook/test_demo.py",
     "gpu_ranks/test_analysis.py",

@@ -2,45 +2,41 @@
 
 The package and its tests are copied, and so many small faults planted in functions of
 each room, all of them asleep. One run of the rooms' tests shows which test passes by
-which fault, in children of the tests too. Then each fault is woken in a process of its
-own, forked off one that has collected all tests, and those that pass by it run until
-one fails. So a fault takes a second and not a whole run. mutmut does the same within
-one process; half of what these rooms do happens in others.
+which fault, in children of the tests too. Then each fault is woken in a pytest of its
+own, and those that pass by it run until one fails: some seconds a fault, and not a
+whole run. mutmut does the same within one process; half of what these rooms do happens
+in others.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
-import gc
 import json
 import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-import traceback
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import chain, zip_longest
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pytest
+
 ROOT = Path(__file__).parents[1]
 SEED = 1
-PATIENCE_S = 90.0  # tests of one fault; those that have not begun by then do not count
+PATIENCE_S = 120.0  # for the tests of one fault
 FIRST = 60  # this many tests at first, of as many files as there are
+HUNG = "the process hung"
 _NONE = "No room differs from main: name one, as in make mutants ROOM=gpu_mem."
 MOST_FILES = 6  # that are run as a whole for one fault
 FILES = "test_*.py torch_*.py"  # also those that others run in processes of their own
@@ -214,17 +210,7 @@ def copy_of(source: Path, into: Path) -> Path:
 def look_who_passes(
     tree: Path, tests: list[str], processes: int, *, quick: bool
 ) -> None:
-    """Run tests with every fault asleep, and keep which passes by which.
-
-    Args:
-        tree: The copy.
-
-        tests: Files or folders of it.
-
-        processes: So many at once.
-
-        quick: Whether tests that start kernels are left out.
-    """
+    """Run tests with every fault asleep, and keep which passes by which."""
     wanted = "not browser and not hardware" + (" and not kernel" if quick else "")
     # Processes of tests that a test starts tell how long theirs took.
     env = _environment(
@@ -297,43 +283,16 @@ class Passing:
         return sorted(found, key=places.__getitem__)
 
 
-class Mother:
-    """A process that has collected all tests, and forks one for each question.
-
-    Args:
-        tree: The copy.
-
-        tests: All that may be asked for.
-    """
-
-    def __init__(self, tree: Path, tests: list[str]) -> None:
-        here, there = socket.socketpair()
-        with there:
-            self._process = subprocess.Popen(
-                [*PYTEST, "-m", "", *tests],
-                cwd=tree,
-                env=_environment(tree, PLANTED_ASKED=str(there.fileno())),
-                pass_fds=[there.fileno()],
-                stdout=subprocess.DEVNULL,
-            )
-        with here:  # its file keeps it open
-            self._way = here.makefile("rw", buffering=1)
-        self.collected: set[str] = set(json.loads(self._way.readline()))
-
-    def ask(self, awake: int, tests: list[str], patience_s: float) -> dict[str, Any]:
-        """Whether one of the tests fails while a fault is awake, and which."""
-        question = {"awake": awake, "tests": tests, "patience_s": patience_s}
-        self._way.write(json.dumps(question) + "\n")
-        return json.loads(self._way.readline())  # type: ignore[no-any-return]
-
-    def leave(self) -> None:
-        """End it."""
-        self._way.close()
-        self._process.kill()
-        self._process.wait()
-
-
 # What follows runs in processes of tests, to which this module is a plugin of pytest.
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave those that are asked, in their order; a file asks for all of its own."""
+    if asked := json.loads(os.environ.pop("PLANTED_ASKED", "[]")):
+        by_name = {each.nodeid: each for each in items}
+        chosen = [by_name[test] for test in asked if test in by_name]
+        of_files = [each for each in items if each.nodeid.split("::")[0] in asked]
+        items[:] = chosen or of_files
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -345,152 +304,51 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             log.write(f"{report.nodeid}\t{report.outcome}\t{report.duration:.3f}\n")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Where questions come, answer them: one in a line, in place of running all."""
-    if "PLANTED_ASKED" not in os.environ:
-        return None
-    asked = socket.socket(fileno=int(os.environ.pop("PLANTED_ASKED")))
-    way = asked.makefile("rw", buffering=1)
-    items = {each.nodeid: each for each in session.items}
-    folder = Path.cwd() / "answers" / str(os.getpid())
-    folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / TESTS
-    os.environ["PLANTED_TESTS"] = str(kept)
-    gc.collect()
-    gc.freeze()
-    way.write(json.dumps([*items]) + "\n")
-    for line in way:
-        question = json.loads(line)
-        kept.unlink(missing_ok=True)
-        chosen = [items[test] for test in question["tests"]]
-        child = os.fork()
-        if not child:
-            os.setsid()
-            asked.close()
-            _be_child(session, question["awake"], chosen, folder / "log")
-        ended = _wait(child, question["patience_s"])
-        rows = kept.read_text().splitlines() if kept.exists() else []
-        named = [row.split("\t") for row in rows]
-        failed = [test for test, outcome, _ in named if outcome == "failed"]
-        way.write(json.dumps({"ended": ended, "failed": failed}) + "\n")
-    return True
-
-
-def _be_child(
-    session: pytest.Session, awake: int, items: list[pytest.Item], said: Path
-) -> None:
-    """Run tests until one fails, while a fault is awake."""
-    import sitecustomize
-
-    sitecustomize.awake = awake
-    os.environ["PLANTED_AWAKE"] = str(awake)
-    log = os.open(said, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-    for stream in (1, 2):
-        os.dup2(log, stream)
-    code = 3
-    try:
-        for item, after in zip_longest(items, items[1:]):
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
-            if session.testsfailed:
-                break
-        code = 1 if session.testsfailed else 0
-    except BaseException:  # noqa: BLE001 -- told in the log; this process ends here
-        traceback.print_exc()
-    os._exit(code)
-
-
-def _wait(child: int, patience_s: float) -> int | str:
-    """How it ended; one that goes on for too long is killed with all it has started."""
-    until = time.monotonic() + patience_s
-    while True:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done or time.monotonic() > until:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child, signal.SIGKILL)
-            if done:
-                return os.waitstatus_to_exitcode(status)
-            os.waitpid(child, 0)
-            return "hung"
-        time.sleep(0.01)
-
-
 # Judging ------------------------------------------------------------------------------
 
 
-def judge(
-    mother: Mother, fault: Fault, waiting: list[str], passing: Passing, wrong: set[str]
-) -> str:
+def judge(tree: Path, fault: Fault, tests: list[str]) -> str:
     """By what a fault is noticed; "" if by nothing.
 
-    Args:
-        mother: Where its tests run.
-
-        fault: The one to wake.
-
-        waiting: Who passes by it.
-
-        passing: How long they take.
-
-        wrong: Tests known to fail in such a process anyway; grows by those found.
+    Who passes by it while tests are collected, or a fixture of many is set up, is not
+    known: at last all tests of their files are asked, and those of the samples.
     """
-    until = time.monotonic() + PATIENCE_S
-    while waiting and time.monotonic() < until:
-        tests = [test for test in waiting[:FIRST] if test not in wrong]
-        usual = sum(passing.seconds.get(test, 0.5) for test in tests)
-        patience_s = 15 + 4 * min(usual, PATIENCE_S)
-        answer = mother.ask(fault.number, tests, patience_s)
-        if answer["failed"]:
-            test = answer["failed"][0]
-            if not mother.ask(0, [test], 60)["failed"]:
-                return str(test)
-            wrong.add(test)
-            continue
-        if answer["ended"]:
-            # Without the fault it must end well, or nothing is known.
-            if not mother.ask(0, tests, PATIENCE_S)["ended"]:
-                return f"the process: {answer['ended']}"
-            wrong.update(tests)
-        waiting = waiting[FIRST:]
+    files = dict.fromkeys(test.partition("::")[0] for test in tests)
+    for asked in (tests[:FIRST], [*[*files][:MOST_FILES], SHARED]):
+        noticing = _failing(tree, fault.number, asked) if asked else []
+        for test in noticing:
+            if test == HUNG or not _failing(tree, 0, [test]):
+                return test
     return ""
 
 
-def judge_anew(tree: Path, fault: Fault, tests: list[str]) -> str:
-    """The same in a new process, where what tests share is made while it is awake.
-
-    Who passes by it while tests are collected, or a fixture of many is set up, is not
-    known: all tests of their files are asked, and those of the samples.
-
-    Args:
-        tree: The copy.
-
-        fault: The one to wake.
-
-        tests: Who passes by it.
-    """
-    found = dict.fromkeys(test.partition("::")[0] for test in tests)
-    files = [*[*found][:MOST_FILES], SHARED]
-    failing = _failing(tree, fault.number, files)
-    return next(iter(failing - _failing(tree, 0, files) if failing else ()), "")
-
-
-def _failing(tree: Path, awake: int, files: list[str]) -> set[str]:
-    """The tests of some files that fail in a process of their own."""
+def _failing(tree: Path, awake: int, tests: list[str]) -> list[str]:
+    """Who fails in a process of its own while a fault is awake, or that it hung."""
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / TESTS
-        env = _environment(tree, PLANTED_AWAKE=str(awake), PLANTED_TESTS=str(kept))
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(
-                [*PYTEST, "-m", "not kernel", *files],
-                cwd=tree,
-                env=env,
-                timeout=PATIENCE_S,
-                stdout=subprocess.DEVNULL,
-                check=False,
-            )
+        env = _environment(
+            tree,
+            PLANTED_AWAKE=str(awake),
+            PLANTED_TESTS=str(kept),
+            PLANTED_ASKED=json.dumps(tests),
+        )
+        files = dict.fromkeys(test.partition("::")[0] for test in tests)
+        process = subprocess.Popen(
+            [*PYTEST, "-m", "", "--maxfail=3", *files],
+            cwd=tree,
+            env=env,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return [HUNG]
         rows = kept.read_text().splitlines() if kept.exists() else []
     named = [row.split("\t") for row in rows]
-    return {test for test, outcome, _ in named if outcome == "failed"}
+    return [test for test, outcome, _ in named if outcome == "failed"]
 
 
 def main() -> int:
@@ -512,7 +370,7 @@ def main() -> int:
         faults += plant(tree, room, arguments.number, arguments.seed, len(faults) + 1)
     tests = [f"tests/{each}" for each in [*rooms, *arguments.also]]
     look_who_passes(tree, tests, arguments.processes, quick=arguments.quick)
-    results = wake(tree, tests, faults, arguments.processes)
+    results = wake(tree, faults, arguments.processes)
     if arguments.out:
         Path(arguments.out).write_text(json.dumps(results, indent=1) + "\n")
     for room in rooms:
@@ -523,34 +381,19 @@ def main() -> int:
     return 0
 
 
-def wake(
-    tree: Path, tests: list[str], faults: list[Fault], processes: int
-) -> list[dict[str, Any]]:
-    """Wake one fault after another, in some processes, and say what notices it."""
+def wake(tree: Path, faults: list[Fault], processes: int) -> list[dict[str, Any]]:
+    """Wake one fault after another, some at once, and say what notices each."""
     passing = Passing.read(tree)
-    waiting, wrong = list(faults), set[str]()
-    results: list[dict[str, Any]] = []
 
-    def work() -> None:
-        mother = Mother(tree, tests)
-        while waiting:
-            fault = waiting.pop(0)
-            asked = [
-                test
-                for test in passing.tests_of(fault.number)
-                if test in mother.collected  # some tests begin others of their own
-            ]
-            noticed = judge(mother, fault, asked, passing, wrong) or judge_anew(
-                tree, fault, asked
-            )
-            results.append(asdict(fault) | {"tests": len(asked), "noticed": noticed})
-            _tell(_told(results[-1]))
-        mother.leave()
+    def work(fault: Fault) -> dict[str, Any]:
+        tests = passing.tests_of(fault.number)
+        noticed = judge(tree, fault, tests)
+        result = asdict(fault) | {"tests": len(tests), "noticed": noticed}
+        _tell(_told(result))
+        return result
 
     with ThreadPoolExecutor(processes) as pool:
-        for each in [pool.submit(work) for _ in range(processes)]:
-            each.result()
-    return results
+        return list(pool.map(work, faults))
 
 
 def _tell(line: str) -> None:

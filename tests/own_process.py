@@ -42,13 +42,7 @@ def files_beside(test: str) -> list[Path]:
 def groups_beside(
     test: str, together: Mapping[str, Sequence[str]]
 ) -> dict[str, list[Path]]:
-    """Those in the folder of a test, by process: some together, all others alone.
-
-    Args:
-        test: The file of the test.
-
-        together: By the name of a group its files, without `torch_` and ending.
-    """
+    """Those in the folder of a test, by process: some together, all others alone."""
     files = {each.stem.removeprefix("torch_"): each for each in files_beside(test)}
     groups = {name: [files.pop(each) for each in of] for name, of in together.items()}
     return groups | {name: [alone] for name, alone in files.items()}

@@ -29,11 +29,7 @@ _MOST_BYTES = 800 << 20
 
 @contextlib.contextmanager
 def quick_kernels(torch: Sequence[str] = OF_TORCH) -> Iterator[None]:
-    """Whoever starts a local kernel in this block has a fork.
-
-    Args:
-        torch: What of torch has been imported for it.
-    """
+    """Whoever starts a local kernel in this block has a fork."""
     from jupyter_client.provisioning import local_provisioner
 
     launch = local_provisioner.launch_kernel
@@ -45,17 +41,7 @@ def quick_kernels(torch: Sequence[str] = OF_TORCH) -> Iterator[None]:
 
 
 class Kernel(Started):
-    """A kernel's process, as a Popen is asked.
-
-    Args:
-        command: As it would be started: Python, its options, `-m`, a module, its words.
-
-        env: All of its environment.
-
-        cwd: Its folder.
-
-        torch: What of torch has been imported for it.
-    """
+    """A kernel's process, as a Popen is asked."""
 
     def __init__(
         self,

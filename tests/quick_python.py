@@ -62,22 +62,7 @@ def run(  # noqa: PLR0913 -- as subprocess.run
     timeout: float = _PATIENCE_S,
     check: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """As subprocess.run, with its output kept, for a program of this Python.
-
-    Args:
-        command: `sys.executable`, options `-W`, then `-c` and code or `-m` and a
-            module, and what follows.
-
-        input: What it reads.
-
-        env: All of its variables; those of this process without.
-
-        cwd: Its folder; that of this process without.
-
-        timeout: Seconds after which it is killed, and TimeoutExpired raised.
-
-        check: Whether a failure is raised.
-    """
+    """As subprocess.run, with its output kept, for a program of this Python."""
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         files = [Path(folder, name) for name in _FILES]
         files[0].write_text(input)
@@ -93,20 +78,7 @@ def run(  # noqa: PLR0913 -- as subprocess.run
 
 
 class Started:
-    """A program that goes on by itself, and says nothing; asked as a Popen is.
-
-    Args:
-        command: As of `run`.
-
-        env: All of its variables; those of this process without.
-
-        cwd: Its folder; that of this process without.
-
-        first: A function that is called before it, as `module:name`.
-
-        torch: What of torch has been imported. More than torch itself does no good to
-            a program that puts stand-ins into it: what sleeps keeps what it has seen.
-    """
+    """A program that goes on by itself, and says nothing; asked as a Popen is."""
 
     stdin = stdout = stderr = None
 

@@ -117,7 +117,7 @@ def test_who_notices_a_fault_is_found(tree, monkeypatch):
     mutants.look_who_passes(tree, ["tests/room"], 1, quick=True)
     found = {
         (Path(each["file"]).stem, each["was"]): each["noticed"].partition("::")[0]
-        for each in mutants.wake(tree, ["tests/room"], faults, 1)
+        for each in mutants.wake(tree, faults, 1)
     }
     by_sample = {by for (file, _), by in found.items() if file == "sample"}
 

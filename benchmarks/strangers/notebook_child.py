@@ -47,7 +47,7 @@ WAYS = (
     Way(
         "%cuda_sync_time on",
         before="%cuda_sync_time on",
-        after="%cuda_sync_time off\n%cuda_sync_time log",
+        after="%cuda_sync_time off",
     ),
     Way("%%gpu_mem", over="%%gpu_mem"),
     Way("%%gpu_mem --lines", over="%%gpu_mem --lines"),

@@ -6,20 +6,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time import verdict
-from gpumagic.cuda_sync_time.digits import floor_text, measured
 from gpumagic.cuda_sync_time.findings import (
     COSTS_ONCE,
+    floor_text,
     is_weighty,
+    measured,
     notes,
     where_measured,
 )
 from gpumagic.cuda_sync_time.records import Bound, FlagKind
-from gpumagic.errors import GpuMagicError
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
     devices_text,
-    listed,
-    parse_seconds,
     seconds_text,
     shortened,
 )
@@ -72,13 +70,6 @@ class TimingReport(Report):
     guessed: tuple[str, ...] = ()
 
     @property
-    def seconds(self) -> float:
-        """The figure that a log shows."""
-        if verdict.is_host_of_simulated(self):  # a simulated clock shows nothing of it
-            return self.run.simulated_in_s or 0.0
-        return self.run.elapsed_s
-
-    @property
     def busy_s(self) -> float | None:
         """How long at least one device was busy; None where nobody saw that."""
         if self.profile is not None:
@@ -116,30 +107,6 @@ class TimingReport(Report):
         """A measured time, with the digits that its floor leaves."""
         return measured(seconds, self.setting.floor_s)
 
-    def zoom(self, start: str | float, end: str | float) -> Zoom:
-        """A part of the picture of who was busy when; nothing is measured again.
-
-        The last line of a cell shows it, as `print` does.
-        """
-        start_s, end_s = (
-            parse_seconds(time) if isinstance(time, str) else float(time)
-            for time in (start, end)
-        )
-        length_s = self.run.elapsed_s
-        if not self.run.uses_device and self.profile is None:
-            raise GpuMagicError(
-                "this run has no timeline: it has used no device",
-                "%%cuda_sync_time --profile draws what the host did",
-            )
-        if not 0 <= start_s < min(end_s, length_s):
-            raise GpuMagicError(
-                f"nothing lies between {start} and {end}: "
-                f"this run took {seconds_text(length_s)}",
-                'from an earlier time to a later one: report.zoom("0s", '
-                f'"{seconds_text(length_s / 2).replace(" ", "")}")',
-            )
-        return Zoom(self, start_s, end_s)
-
     @property
     def headline(self) -> str:
         """The true time, what it went to, and what an untrue one would have been."""
@@ -165,34 +132,8 @@ class BriefReport(Report):
 
         flags = ", ".join(flag.kind.value for flag in self.timing.flags)
         behind = f" [{flags}]" if flags else ""
-        title = f"{verdict.brief(self.timing)}{behind}"
+        title = f"{self.timing.headline}{behind}"
         return Drawing(title, (), self.timing.setting.label)
-
-
-@dataclass(frozen=True)
-class Zoom(Report):
-    """A part of the picture of who was busy when."""
-
-    timing: TimingReport
-    start_s: float
-    end_s: float
-
-    def drawing(self) -> Any:
-        """This part, and how much of it each device was busy."""
-        from gpumagic.cuda_sync_time.view_busy import picture
-        from gpumagic.drawing import Drawing
-
-        report = self.timing
-        drawn = picture(report, most=_ALONE, part=(self.start_s, self.end_s))
-        shares = [
-            f"{lane.name} {drawn.scale.share(lane)}"
-            for lane in drawn.shown
-            if not lane.name.startswith("host")
-        ]
-        length = seconds_text(self.end_s - self.start_s)
-        busy = f": {listed(shares[:2], ', ')} busy" if shares else ""
-        title = f"{length} of {verdict.time_text(report)}{busy}"
-        return Drawing(title, (drawn,), report.setting.label)
 
 
 # ---------------------------------------------------------------------- the screen
@@ -245,7 +186,7 @@ def _has_picture(report: TimingReport) -> bool:
 
 def _tables(report: TimingReport) -> list[Any]:
     """The one that was asked for most pointedly comes first."""
-    from gpumagic.cuda_sync_time.view_profile import kernel_table, operators_table
+    from gpumagic.cuda_sync_time.view_busy import kernel_table, operators_table
 
     tables = []
     if report.lines:
@@ -305,29 +246,19 @@ def _line_table(report: TimingReport, *, whole: bool = False) -> Any:
     caption = "" if whole else "Time by line"
     if len(shown) < len(lines):
         caption += f": the {len(shown)} that took most of {len(lines)}"
-    properties = [Property(Column("Line"), place)]
-    if whole:
-        runs = Property(Column("Runs", number=True), lambda each: f"{each.runs:,}")
-        properties.append(runs)
-        if any(each.backward_s for each in lines):
-            column = Column("Backward", number=True)
-            properties.append(
-                Property(
-                    column,
-                    lambda each: (
-                        seconds_text(each.backward_s) if each.backward_s else "-"
-                    ),
-                )
-            )
-    properties.append(Property(Column("Host"), lambda each: bar(each.host_s, length_s)))
-    if any(each.device_s is not None for each in lines):
-        device = Property(Column("GPU"), lambda each: bar(each.device_s, most_s))
-        properties.append(device)
-
-    def code(each: LineTime) -> str:
-        return shortened(each.line.source or "", _LONGEST_CODE)
-
-    return Table.of(caption, (*properties, Property(Column("Code"), code)), shown)
+    runs = Property(Column("Runs", number=True), lambda each: f"{each.runs:,}")
+    device = Property(Column("GPU"), lambda each: bar(each.device_s, most_s))
+    properties = (
+        Property(Column("Line"), place),
+        *((runs,) if whole else ()),
+        Property(Column("Host"), lambda each: bar(each.host_s, length_s)),
+        *((device,) if any(each.device_s is not None for each in lines) else ()),
+        Property(
+            Column("Code"),
+            lambda each: shortened(each.line.source or "", _LONGEST_CODE),
+        ),
+    )
+    return Table.of(caption, properties, shown)
 
 
 def _share(seconds: float | None, whole_s: float) -> float:
@@ -335,8 +266,7 @@ def _share(seconds: float | None, whole_s: float) -> float:
 
 
 def _folded(report: TimingReport) -> Iterator[Any]:
-    from gpumagic.cuda_sync_time.view_busy import picture
-    from gpumagic.cuda_sync_time.view_profile import profile_details
+    from gpumagic.cuda_sync_time.view_busy import picture, profile_details
     from gpumagic.drawing import Details, Grid, Paragraph, how_measured
 
     for table in _tables(report)[1:]:
@@ -344,9 +274,7 @@ def _folded(report: TimingReport) -> Iterator[Any]:
     if report.lines:
         meaning = Paragraph(
             "Host is the time at a line, with all that it has called. GPU is what was "
-            "launched meanwhile, wherever it ran: kernels and copies added up. "
-            "Backward is what the backward of a line's operations took: part of the "
-            "GPU's time of the line that has called backward()."
+            "launched meanwhile, wherever it ran: kernels and copies added up."
         )
         table = _line_table(report, whole=True)
         yield Details("Time of every line", (table, meaning), "lines")

@@ -6,20 +6,26 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time import pairing, sampling
+from gpumagic.cuda_sync_time import sampling
 from gpumagic.cuda_sync_time.answer_compare import ComparisonReport
 from gpumagic.cuda_sync_time.answer_repeat import RepeatedReport
-from gpumagic.cuda_sync_time.environment_changes import load_flags
-from gpumagic.cuda_sync_time.instruments import unseen_flags
+from gpumagic.cuda_sync_time.instruments import load_flags, unseen_flags
+from gpumagic.cuda_sync_time.records import Flag
 from gpumagic.devices.around_cell import wait_for_earlier_cells
-from gpumagic.devices.in_use import loads
+from gpumagic.devices.now import loads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpumagic.cuda_sync_time.records import Options
+    from gpumagic.cuda_sync_time.sampling import Body
+    from gpumagic.devices.protocols import Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.cuda_sync_time.instruments import Instruments
-    from gpumagic.cuda_sync_time.options import Options
-    from gpumagic.cuda_sync_time.records import Flag
+    from gpumagic.cuda_sync_time.records import Flag, Options
     from gpumagic.cuda_sync_time.sampling import Body
     from gpumagic.devices.protocols import Runtime
     from gpumagic.report.places import Code
@@ -69,9 +75,8 @@ def compare(
     """Sample two codes in turn; raises what they raise."""
     runtime = instruments.runtime()
     floor_s, flags_since = _ready(instruments, runtime)
-    found = pairing.compare(
-        base.body,
-        newer.body,
+    sampler, result, flags = sampling.in_turn(
+        (base.body, newer.body),
         runtime,
         options,
         floor_s=floor_s,
@@ -82,11 +87,11 @@ def compare(
         base=base.code,
         code=newer.code,
         setting=instruments.setting(runtime, floor_s=floor_s),
-        mode=found.mode,
-        calls=found.calls,
-        runs=found.runs,
-        result=found.result,
-        flags=(*found.flags, *flags_since()),
+        mode=sampler.mode,
+        calls=sampler.calls,
+        runs=sampler.runs,
+        result=result,
+        flags=(*flags, *flags_since()),
     )
 
 
@@ -96,10 +101,10 @@ def _ready(
     """Wait for earlier cells; the floor, and what tells how the GPUs did since."""
     wait_for_earlier_cells(runtime)
     floor_s = instruments.floors.floor_s(runtime)
-    before = loads(instruments.driver, runtime)
+    before = loads(instruments.find_driver(), runtime)
 
     def flags_since() -> tuple[Flag, ...]:
-        after = loads(instruments.driver, runtime)
+        after = loads(instruments.find_driver(), runtime)
         return (*unseen_flags(runtime), *load_flags(before, after))
 
     return floor_s, flags_since

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.cuda_sync_time.digits import measured
 from gpumagic.cuda_sync_time.records import FlagKind
 from gpumagic.report.units import (
     UNKNOWN,
@@ -12,7 +12,7 @@ from gpumagic.report.units import (
     how_often,
     listed,
     on_each,
-    share_text,
+    seconds_text,
 )
 
 if TYPE_CHECKING:
@@ -82,12 +82,6 @@ FINDINGS = {
         "of the capture, not of the work",
         "time the replay: graph.replay() in a cell of its own",
     ),
-    FlagKind.THREADS: Finding(
-        "warning",
-        "threads that it started are still running{names}; what they do from now on "
-        "is not in this time",
-        "join them in the same cell",
-    ),
     FlagKind.DRIVER_CALLS: Finding(
         "note",
         "memory of {device} was taken from the driver or given back to it, {times}: "
@@ -95,21 +89,10 @@ FINDINGS = {
         "run it once more: torch keeps the memory that it has got, unless "
         "torch.{kind}.empty_cache() is called",
     ),
-    FlagKind.RETRIES: Finding(
-        "warning",
-        "the allocator of {device} ran out of memory and had to empty its cache "
-        "{times}",
-        "free tensors you no longer need, or use a smaller batch",
-    ),
     FlagKind.COMPILED: Finding(
         "warning",
         "code was compiled {times}: this is not the time of a call that finds it ready",
         "run the cell once more",
-    ),
-    FlagKind.CLOCK: Finding(
-        "warning",
-        "the clock of {device} changed by {percent} while it ran",
-        "--repeat warms up first",
     ),
     FlagKind.LIMITED: Finding(
         "warning",
@@ -183,7 +166,6 @@ def _note(same: list[Flag], setting: Setting) -> Note:
         time=measured(amount, setting.floor_s),
         times=on_each(how_often, [each.amount for each in same]),
         amount=UNKNOWN if amount is None else f"{amount:,.0f}",
-        percent=f"{'-' if (amount or 0) < 0 else '+'}{share_text(abs(amount or 0))}",
         said=said or UNKNOWN,
         names=f": {said}" if names else "",
         started=f"{said} on {device}" if names else device,
@@ -195,16 +177,90 @@ def _note(same: list[Flag], setting: Setting) -> Note:
 
 def where_measured(setting: Setting) -> dict[str, str]:
     """The machine and the versions, as far as they are known."""
-    of_model: dict[str, list[int]] = {}
-    for number, name in setting.devices:
-        of_model.setdefault(name or "", []).append(number)
     models = [
-        f"{devices_text(setting.kind, numbers)} {name}".strip()
-        for name, numbers in of_model.items()
+        f"{devices_text(setting.kind, [number])} {name or ''}".strip()
+        for number, name in setting.devices
     ]
     facts = {
         "devices in use": listed(models, ", ", MOST_NAMES),
         "torch": setting.torch_version,
-        "driver": setting.driver_version,
     }
     return {name: fact for name, fact in facts.items() if fact}
+
+
+_UNITS = (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0))
+_MINUTE_S = 59.5
+_DUST = 1e-9  # what sums and differences of times leave behind their last digit
+
+
+def measured(seconds: float | None, floor_s: float | None) -> str:
+    """A measured time with three digits, and nothing finer than a tenth of the floor.
+
+    >>> measured(0.0843, 21e-6), measured(0.000403, 21e-6), measured(4e-6, 21e-6)
+    ('84.3 ms', '400 us', 'below 21 us (the floor)')
+    >>> measured(0.0843, None), measured(0.00123456, 1e-3), measured(None, 1e-3)
+    ('84.3 ms', '1.2 ms', 'unknown')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    if floor_s is None or not floor_s > 0:
+        return seconds_text(seconds)
+    if seconds < floor_s * (1 - _DUST):
+        return f"below {floor_text(floor_s)} (the floor)"
+    step_s = float(10.0 ** math.ceil(math.log10(floor_s / 10) - _DUST))
+    if _rounded(seconds, step_s) < floor_s:
+        return floor_text(floor_s)  # what is above the floor does not look below it
+    return _to_step(seconds, step_s)
+
+
+def floor_text(floor_s: float | None) -> str:
+    """The floor itself, with two digits: it was measured like everything else.
+
+    >>> floor_text(21.4e-6), floor_text(1.04e-6), floor_text(9.96e-5)
+    ('21 us', '1.0 us', '100 us')
+    """
+    if floor_s is None or not floor_s > 0:
+        return seconds_text(floor_s)
+    return _to_step(floor_s, 10.0 ** (math.floor(math.log10(floor_s)) - 1))
+
+
+def ratio_text(ratio: float | None, finest: float = 0.01) -> str:
+    """How many times one is the other; `finest` is the smallest difference known.
+
+    >>> ratio_text(1.3141), ratio_text(12.34), ratio_text(210.6)
+    ('1.31', '12.3', '211')
+    >>> ratio_text(1.0024, 0.001), ratio_text(4123.0)
+    ('1.002', '4,123')
+    """
+    if ratio is None or not math.isfinite(ratio):
+        return UNKNOWN
+    if ratio >= 100:
+        return f"{ratio:,.0f}"
+    if ratio >= 10:
+        return f"{ratio:.1f}"
+    return f"{ratio:.{3 if finest < 0.01 else 2}f}"
+
+
+def _to_step(seconds: float, step_s: float) -> str:
+    """A time as a multiple of the step, with three digits at most."""
+    rounded = _rounded(_rounded(seconds, step_s), step_s)  # 9.996 has one digit more
+    if rounded >= _MINUTE_S:
+        return seconds_text(seconds)
+    # A hair above, so that 1000 us are 1 ms though their product is not quite.
+    unit, scale = next(
+        (each for each in reversed(_UNITS) if rounded * (1 + _DUST) >= each[1]),
+        _UNITS[0],
+    )
+    finest = max(step_s, _third_digit(rounded))
+    places = max(0, round(math.log10(scale / finest)))
+    return f"{rounded / scale:.{places}f} {unit}"
+
+
+def _rounded(seconds: float, step_s: float) -> float:
+    step_s = max(step_s, _third_digit(seconds))
+    return round(seconds / step_s) * step_s
+
+
+def _third_digit(seconds: float) -> float:
+    """What the third digit of a time counts."""
+    return float(10.0 ** (math.floor(math.log10(seconds) + _DUST) - 2))

@@ -1,29 +1,32 @@
-"""Finds the runtime and the driver of this moment, and what an empty cell takes.
+"""Finds runtime and driver, what an empty cell takes, and what changed meanwhile.
 
 torch is not imported to find out: as long as the notebook has not done that, there is
-no device to wait for, and the host's clock is right.
+no device to wait for, and the host's clock is right. Noting what changes starts nothing
+and resets nothing, and is done outside of what is timed.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
 
-from gpumagic.cuda_sync_time.environment_changes import EnvironmentWatch
 from gpumagic.cuda_sync_time.records import Flag, FlagKind, Setting
-from gpumagic.devices.around_cell import AroundCell, last_wait
-from gpumagic.devices.cuda_start import driver_initialised
-from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
+from gpumagic.devices import torch_private
+from gpumagic.devices.around_cell import AroundCell, Observer, last_wait
+from gpumagic.devices.now import loads
+from gpumagic.devices.nvidia import driver_initialised
 from gpumagic.devices.opening import open_runtime, runtime_now
-from gpumagic.devices.simulated import simulated_box, word_of
+from gpumagic.devices.simulated import libraries_started, simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.devices.waiting import Window, is_in_use
 from gpumagic.report import robust
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
-    from gpumagic.devices.protocols import Driver, Runtime
+    from gpumagic.devices.protocols import Driver, GpuLoad, Runtime
 
 
 class Instruments:
@@ -33,35 +36,25 @@ class Instruments:
         self, find_driver: Callable[[], Driver], runtime: Runtime | None = None
     ) -> None:
         self.floors = Floors(find_driver)
-        self._find_driver = find_driver
-        self._runtime = runtime
-        # By the label of the machine: asking the driver and the CPU takes a while.
-        self._driver_versions: dict[str, str | None] = {}
+        self.find_driver = find_driver
+        # The best that there is now, the CPU until torch has been imported; and the
+        # best, once torch has been imported for it.
+        self.runtime: Callable[[], Runtime] = runtime_now
+        self.torch_runtime: Callable[[], Runtime] = open_runtime
+        if runtime is not None:
+            self.runtime = self.torch_runtime = lambda: runtime
+        # Asking the CPU takes a while.
         self._cpu_name: tuple[str | None] | tuple[()] = ()
-
-    @property
-    def driver(self) -> Driver:
-        """What the machine has."""
-        return self._find_driver()
-
-    def runtime(self) -> Runtime:
-        """The best that there is now: the CPU until torch has been imported."""
-        return runtime_now() if self._runtime is None else self._runtime
-
-    def torch_runtime(self) -> Runtime:
-        """The best that there is, once torch has been imported for it."""
-        return open_runtime() if self._runtime is None else self._runtime
 
     def setting(self, runtime: Runtime, *, floor_s: float | None = None) -> Setting:
         """Where it was measured; starts nothing."""
-        label, torch = _label(runtime), loaded_torch()
+        torch = loaded_torch()
         return Setting(
             kind=word_of(runtime.kind),
-            label=label,
+            label=_label(runtime),
             devices=self._devices(runtime),
             floor_s=floor_s,
             torch_version=None if torch is None else str(torch.__version__),
-            driver_version=self._driver_version(runtime, label),
         )
 
     def _devices(self, runtime: Runtime) -> tuple[tuple[int, str | None], ...]:
@@ -73,13 +66,6 @@ class Instruments:
             return tuple((device, runtime.device_name(device)) for device in in_use)
         except RuntimeError:  # a device in error answers nothing any more
             return ()
-
-    def _driver_version(self, runtime: Runtime, label: str) -> str | None:
-        if runtime.kind not in KINDS_OF_THE_DRIVER:
-            return None
-        if label not in self._driver_versions:
-            self._driver_versions[label] = self.driver.inventory().driver_version
-        return self._driver_versions[label]
 
 
 def unseen_flags(runtime: Runtime) -> tuple[Flag, ...]:
@@ -148,9 +134,7 @@ class Floors:
 
 
 def _key(runtime: Runtime, *, alone: bool) -> _Key:
-    box = simulated_box() if runtime.simulated else None
-    label = getattr(box, "label", "")
-    return runtime.kind, label, runtime.devices_in_use(), alone
+    return runtime.kind, _label(runtime), runtime.devices_in_use(), alone
 
 
 def _empty_s(runtime: Runtime) -> float:
@@ -165,3 +149,105 @@ def _empty_s(runtime: Runtime) -> float:
         raise ending.late_error
     ended_ns = ending.waited.all_ns if ending.waited else runtime.now_ns()
     return (ended_ns - window.started_ns) / 1e9
+
+
+# ------------------------------------------------------ what changed meanwhile
+
+# Each makes the driver, or the runtime, wait for every launch.
+_BLOCKING = ("CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL")
+_DRIVER_CALLS = ("num_device_alloc", "num_device_free")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What was so at one moment; what is asked by device has those in use."""
+
+    # the caching allocator's counters
+    counters: Mapping[int, Mapping[str, Any] | None] = field(default_factory=dict)
+    compilations: int | None = 0  # how much torch.compile had taken; None is unknown
+    # the libraries of kernels in use, where that is known
+    libraries: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    loads: Mapping[int, GpuLoad] = field(default_factory=dict)  # what the driver says
+
+    @classmethod
+    def now(cls, runtime: Runtime, driver: Driver | None = None) -> Self:
+        """That of this moment; a driver is asked only where a GPU is in use."""
+        torch = loaded_torch()
+        devices = runtime.devices_in_use() if is_in_use(runtime) else ()
+        simulated = devices if runtime.simulated else ()
+        return cls(
+            counters={each: runtime.memory_stats(each) for each in devices},
+            compilations=0 if torch is None else torch_private.compilations(torch),
+            libraries={each: libraries_started(each) for each in simulated},
+            loads={} if driver is None else loads(driver, runtime),
+        )
+
+
+class EnvironmentWatch(Observer):
+    """Notes the environment before a cell and after it."""
+
+    def __init__(self, find_driver: Callable[[], Driver]) -> None:
+        # What has changed; nothing is known of it where the device is broken.
+        self.flags: tuple[Flag, ...] = ()
+        self._find_driver = find_driver
+        self._before = Environment()
+
+    def look_before(self, runtime: Runtime) -> None:
+        """Note how it is."""
+        self._before = Environment.now(runtime, self._find_driver())
+
+    def look_after(self, runtime: Runtime, *, idle: bool) -> None:
+        """Note what has changed, unless the device is broken: then it says nothing."""
+        try:
+            after = Environment.now(runtime, self._find_driver())
+        except RuntimeError:
+            if idle:
+                raise
+        else:
+            self.flags = (*flags_between(self._before, after), *_blocking(runtime))
+
+
+def flags_between(before: Environment, after: Environment) -> tuple[Flag, ...]:
+    """What a reader has to know of what changed, or was so all the time."""
+    return tuple(_changes(before, after))
+
+
+def _changes(before: Environment, after: Environment) -> Iterator[Flag]:
+    for device, counters in after.counters.items():
+        if device not in before.counters:
+            yield Flag(FlagKind.FIRST_USE, device=device)
+        names = after.libraries.get(device, frozenset())
+        if started := sorted(names - before.libraries.get(device, frozenset())):
+            yield Flag(FlagKind.FIRST_USE, names=tuple(started), device=device)
+        earlier = before.counters.get(device) or {}
+        calls = sum(
+            (counters or {}).get(key, 0) - earlier.get(key, 0) for key in _DRIVER_CALLS
+        )
+        if calls > 0:
+            yield Flag(FlagKind.DRIVER_CALLS, amount=calls, device=device)
+    if before.compilations is not None and after.compilations is not None:
+        # Fewer than before: the user has cleared the counters, and then compiled.
+        cleared = after.compilations < before.compilations
+        compiled = after.compilations - (0 if cleared else before.compilations)
+        if compiled > 0:
+            yield Flag(FlagKind.COMPILED, amount=compiled)
+    yield from load_flags(before.loads, after.loads)
+
+
+def load_flags(
+    before: Mapping[int, GpuLoad], after: Mapping[int, GpuLoad]
+) -> Iterator[Flag]:
+    """What a reader has to know of how the GPUs did, before and after."""
+    for device, now in after.items():
+        then = before.get(device, now)
+        limiters = (name for each in (then, now) for name in each.limiters or ())
+        if names := tuple(dict.fromkeys(limiters)):
+            yield Flag(FlagKind.LIMITED, names=names, device=device)
+        if others := max(each.other_processes or 0 for each in (then, now)):
+            yield Flag(FlagKind.SHARED, amount=others, device=device)
+
+
+def _blocking(runtime: Runtime) -> Iterator[Flag]:
+    its = [name for name in _BLOCKING if os.environ.get(name, "") not in ("", "0")]
+    if its and runtime.kind == "cuda":
+        yield Flag(FlagKind.LAUNCH_BLOCKING, names=(its[0],))

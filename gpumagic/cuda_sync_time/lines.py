@@ -3,8 +3,7 @@
 Python tells which line begins, and that is kept with its moment. A kernel belongs to
 the lines that were being run when it was launched, those that have called others
 included, as in other profilers of lines. What a backward pass launches belongs to the
-line that has called it, and is told again for the line whose forward it is of: autograd
-numbers its nodes in the order of the forward.
+line that has called it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
+    from gpumagic.cuda_sync_time.records import Profile
     from gpumagic.devices.protocols import Runtime
     from gpumagic.report.events import TraceSpan
 
@@ -52,9 +52,6 @@ class LineTracer:
     def __init__(self, places: Places, now_ns: Callable[[], int]) -> None:
         self.is_cut = False  # whether there were more steps than are kept
         self._now_ns = now_ns
-        autograd = getattr(getattr(loaded_torch(), "_C", None), "_autograd", None)
-        # The number that the next node of autograd gets in this thread.
-        self._sequence = getattr(autograd, "_get_sequence_nr", None) or (lambda: 0)
         self._lines: list[Line] = [("", 0)]
         self._parents = [_OUTSIDE]
         self._runs = [0]
@@ -62,7 +59,6 @@ class LineTracer:
         self._callers: list[int] = []
         self._now = _OUTSIDE
         self._times, self._steps = array("q"), array("l")
-        self._nodes = array("q")
         self._is_wanted = cache(places.is_users)
 
     def start(self) -> None:
@@ -100,9 +96,6 @@ class LineTracer:
             for line in self._path(self._at(began_ns + round(span.launched_s * 1e9))):
                 places[line].device_s += took_s
                 places[line].launches += 1
-            if span.forward is not None:
-                for line in self._path(self._creator(span.forward)):
-                    places[line].backward_s += took_s
         return list(places.values())
 
     # -------------------------------------------------------------- while it runs
@@ -141,7 +134,6 @@ class LineTracer:
             return
         self._times.append(self._now_ns())
         self._steps.append(place)
-        self._nodes.append(self._sequence())
 
     # ------------------------------------------------------------------ afterwards
 
@@ -161,11 +153,6 @@ class LineTracer:
             at -= moment_ns - self._times[at] < _BEHIND_NS
         return self._steps[at] if at >= 0 else _OUTSIDE
 
-    def _creator(self, node: int) -> int:
-        """Where a node of autograd was made: where its number was the next one."""
-        at = bisect_right(self._nodes, node) - 1
-        return self._steps[at] if at >= 0 else _OUTSIDE
-
 
 @dataclass
 class _Sums:
@@ -173,25 +160,29 @@ class _Sums:
     runs: int = 0
     host_s: float = 0.0
     device_s: float = 0.0
-    backward_s: float = 0.0
     launches: int = 0
 
 
 class LineWatcher(Observer):
-    """Notes lines while a run is timed.
+    """Notes lines while a run is timed, if asked.
 
     `in_cell` is asked when the run has ended: whether a file is the cell itself.
     """
 
-    def __init__(self, in_cell: Callable[[], Callable[[str], bool]]) -> None:
+    def __init__(
+        self, in_cell: Callable[[], Callable[[str], bool]], *, asked: bool
+    ) -> None:
+        self._asked = asked
         self._asks_in_cell = in_cell
         self._in_cell: Callable[[str], bool] = lambda _: False
-        self._tracer: LineTracer | None = None
+        self._tracer = LineTracer(Places(), time.time_ns)
         self._began_ns = 0
         self._now_ns: Callable[[], int] = time.time_ns
 
     def start(self, runtime: Runtime) -> None:
         """Take the clock that what devices do is traced by."""
+        if not self._asked:
+            return
         torch = loaded_torch()
         libraries = tuple(map(str, getattr(torch, "__path__", ())))
         self._now_ns = runtime.now_ns if runtime.simulated else time.time_ns
@@ -200,34 +191,36 @@ class LineWatcher(Observer):
     def begin(self) -> None:
         """Note lines from now on."""
         self._began_ns = self._now_ns()
-        if self._tracer is not None:
+        if self._asked:
             self._tracer.start()
 
     def code_ended(self) -> None:
         """Note no more: what follows is ours."""
-        if self._tracer is not None:
+        if self._asked:
             self._tracer.stop()
-        self._in_cell = self._asks_in_cell()
+            self._in_cell = self._asks_in_cell()
 
     def close(self) -> None:
         """Note no more."""
-        if self._tracer is not None:
-            self._tracer.stop()
+        self._tracer.stop()
 
     def flags(self) -> Iterator[Flag]:
         """How looking on has to be taken into account."""
-        yield Flag(FlagKind.LOOKED_ON, names=("--lines",))
-        if self._tracer is not None and self._tracer.is_cut:
+        if self._asked:
+            yield Flag(FlagKind.LOOKED_ON, names=("--lines",))
+        if self._tracer.is_cut:
             yield Flag(FlagKind.LINES_CUT)
 
     def lines(
-        self, spans: Iterable[TraceSpan] | None, began_ns: int | None
-    ) -> tuple[LineTime, ...]:
-        """What each line came to: those of the cell first."""
-        if self._tracer is None:
-            return ()
+        self, profile: Profile | None, began_ns: int | None
+    ) -> tuple[LineTime, ...] | None:
+        """What each line came to, those of the cell first; None if nobody asked."""
+        if not self._asked:
+            return None
         began_ns = self._began_ns if began_ns is None else began_ns
-        sums = self._tracer.by_line(spans or (), began_ns)
+        # No devices at all where they are missing from the trace.
+        seen = profile is not None and not profile.problem
+        sums = self._tracer.by_line(profile.spans if profile and seen else (), began_ns)
         sums.sort(key=lambda each: (not self._in_cell(each.line[0]), each.line))
         return tuple(
             LineTime(
@@ -235,11 +228,7 @@ class LineWatcher(Observer):
                 each.line[1] if self._in_cell(each.line[0]) else None,
                 each.runs,
                 each.host_s,
-                *(
-                    (None, None, None)
-                    if spans is None
-                    else (each.device_s, each.launches, each.backward_s)
-                ),
+                *((each.device_s, each.launches) if seen else ()),
             )
             for each in sums
         )

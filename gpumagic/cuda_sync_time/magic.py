@@ -98,7 +98,6 @@ class TimeMagics(GpuMagics):
     )
     @word("on", "Time every cell from now on.")
     @word("off", "Stop that.")
-    @word("log", "All timed cells.")
     @output_options
     def cuda_sync_time(self, line: str, cell: str | None = None) -> Any:
         """Say how long a cell really took: from all devices idle to all idle again.

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import builtins
 import re
-from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from IPython.display import display
 
 from gpumagic.cuda_sync_time import bench
-from gpumagic.cuda_sync_time.answer_log import LogReport, entry_of
 from gpumagic.cuda_sync_time.answer_run import BriefReport
 from gpumagic.cuda_sync_time.bench import Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
-from gpumagic.cuda_sync_time.options import Options
+from gpumagic.cuda_sync_time.records import Options
 from gpumagic.errors import UsageProblem, did_you_mean
 from gpumagic.notebook.arguments import options_of
 from gpumagic.notebook.cell_hooks import Mode, running_cell
@@ -26,12 +23,12 @@ from gpumagic.report.places import Code
 if TYPE_CHECKING:
     import argparse
 
-    from gpumagic.cuda_sync_time.answer_log import LogEntry, Timed
+    from gpumagic.cuda_sync_time.answer_compare import ComparisonReport
+    from gpumagic.cuda_sync_time.answer_repeat import RepeatedReport
     from gpumagic.notebook.cells import Outcome
     from gpumagic.notebook.magics import GpuMagics
 
-_LOGGED = 1000  # cells; older ones are forgotten
-_WORDS = ("on", "off", "log")
+_WORDS = ("on", "off")
 # An expression, and behind it nothing but what looks like options with their values.
 _OPTIONS_LAST = re.compile(r"(.*?[\w)\]])\s+((--?[a-z][\w-]*)(?:[\s=]+[\w./-]+)*)")
 
@@ -46,14 +43,13 @@ class _Asked(NamedTuple):
 
 
 class Notebook:
-    """The log, the named codes and the instruments of one notebook."""
+    """The named codes and the instruments of one notebook."""
 
     def __init__(self, magics: GpuMagics) -> None:
         session = magics.session
         self.kept: dict[str, Candidate] = {}  # by the names that `--vs` knows
         self._magics = magics
         self._shell = magics.shell
-        self._log: deque[LogEntry] = deque(maxlen=_LOGGED)
         self._instruments = Instruments(lambda: session.driver)
         self._every_cell = session.every_cell(self._shell)
         self._mode = Mode(
@@ -73,11 +69,8 @@ class Notebook:
         """Do what one line asks for."""
         __tracebackhide__ = True
         code = "" if code.startswith("#") else code
-        if cell is None and code in ("on", "off"):
+        if cell is None and code in _WORDS:
             return self._switch(on=code == "on")
-        if cell is None and code == "log":
-            log = LogReport(tuple(self._log), self._mode.is_on)
-            return self._magics.show(log, parsed)
         if cell is not None and code:
             raise UsageProblem(
                 f"%%cuda_sync_time times the lines below; {code} stands beside it",
@@ -108,12 +101,6 @@ class Notebook:
                 "write an expression behind it: %cuda_sync_time f(x)",
             )
         names = self._shell.user_ns
-        is_known = code in names or hasattr(builtins, code)
-        hint = "" if is_known else did_you_mean(code, _WORDS)
-        if hint and code.isidentifier():
-            raise UsageProblem(
-                f"{code} is neither a word of %cuda_sync_time nor a name", hint
-            )
         behind = _OPTIONS_LAST.fullmatch(code)
         known = options_of(self._magics.cuda_sync_time.parser)
         # Python would read `x - -repeat`.
@@ -137,9 +124,8 @@ class Notebook:
         options = asked.options
         again = self._repeatable(asked) if options.name else None
         code = self._code(asked)
-        if options.races:
-            return self._look_for_races(asked, code)
-        run = OneRun(self._instruments, options)
+        tools = self._instruments
+        run = RaceRun(tools) if options.races else OneRun(tools, options)
 
         def after(outcome: Outcome) -> Any:
             run.end(
@@ -150,23 +136,10 @@ class Notebook:
             report = run.report(code)
             if outcome.error is None and run.late_error is None:
                 self._keep(code, again)
-            self._note(report)
             shown = self._magics.show(report, asked.parsed)
             if outcome.error is None and run.late_error is not None:
                 raise run.late_error
             return shown
-
-        return self._magics.run_body(
-            asked.typed, asked.body, before=run.begin, after=after
-        )
-
-    def _look_for_races(self, asked: _Asked, code: Code) -> Any:
-        __tracebackhide__ = True
-        run = RaceRun(self._instruments)
-
-        def after(outcome: Outcome) -> Any:
-            run.end(error=outcome.error)
-            return self._magics.show(run.report(code), asked.parsed)
 
         return self._magics.run_body(
             asked.typed, asked.body, before=run.begin, after=after
@@ -187,12 +160,11 @@ class Notebook:
         code = self._code(asked)
         report = self._measured(asked, Candidate(code, again), base)
         self._keep(code, again)
-        self._note(report)
         return self._magics.show(report, asked.parsed)
 
     def _measured(
         self, asked: _Asked, newer: Candidate, base: Candidate | None
-    ) -> Timed:
+    ) -> RepeatedReport | ComparisonReport:
         """The report, or the code's own error with the code's own traceback."""
         __tracebackhide__ = True
         error, instruments, options = None, self._instruments, asked.options
@@ -221,9 +193,6 @@ class Notebook:
         if code.name is not None and again is not None:
             self.kept[code.name] = Candidate(code, again)
 
-    def _note(self, report: Timed) -> None:
-        self._log.append(entry_of(report))
-
     def _candidate(self, name: str) -> Candidate:
         if name in self.kept:
             return self.kept[name]
@@ -249,6 +218,4 @@ class Notebook:
             show_text("Cells are no longer timed by themselves")
 
     def _tell(self, run: OneRun, code: Code) -> None:
-        report = run.report(code)
-        self._note(report)
-        display(BriefReport(report))
+        display(BriefReport(run.report(code)))

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time import observers
-from gpumagic.cuda_sync_time.answer_races import RaceReport
 from gpumagic.cuda_sync_time.answer_run import TimingReport
-from gpumagic.cuda_sync_time.environment_changes import EnvironmentWatch
-from gpumagic.cuda_sync_time.instruments import unseen_flags
+from gpumagic.cuda_sync_time.findings import where_measured
+from gpumagic.cuda_sync_time.instruments import EnvironmentWatch, unseen_flags
 from gpumagic.cuda_sync_time.lines import LineWatcher
-from gpumagic.cuda_sync_time.options import Options
-from gpumagic.cuda_sync_time.records import Activity, DeviceTime, Flag, FlagKind, Run
+from gpumagic.cuda_sync_time.records import (
+    Activity,
+    DeviceTime,
+    Flag,
+    FlagKind,
+    Options,
+    Run,
+)
 from gpumagic.devices.around_cell import AroundCell, Trouble, wait_for_earlier_cells
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import DeviceError, error_line
 from gpumagic.report.places import in_running_cell
+from gpumagic.report.record import Report
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from gpumagic.cuda_sync_time.instruments import Instruments
-    from gpumagic.cuda_sync_time.records import LineTime, Profile
+    from gpumagic.cuda_sync_time.records import Setting
     from gpumagic.devices.around_cell import Ended
     from gpumagic.report.events import SeenRace, SyncCall
     from gpumagic.report.places import Code
@@ -47,17 +55,12 @@ class OneRun:
         # the device, or KeyboardInterrupt. The caller raises it.
         self.late_error: BaseException | None = None
         self._instruments = instruments
-        self._environment = EnvironmentWatch(lambda: instruments.driver)
-        self._tracer: observers.Tracer | None = None
-        if options.traces:
-            self._tracer = observers.Tracer(options.trace_file, most_s=options.trace_s)
-        elif options.lines:
-            self._tracer = observers.Tracer(devices_only=True)
-        self._waits = observers.SyncWatcher() if options.syncs else None
-        self._lines = LineWatcher(in_running_cell) if options.lines else None
+        self._environment = EnvironmentWatch(instruments.find_driver)
+        self._tracer = observers.Tracer(options)
+        self._waits = observers.SyncWatcher(asked=options.syncs)
+        self._lines = LineWatcher(in_running_cell, asked=options.lines)
         self._calls = observers.CallWatcher(for_values=draws)
-        sees_alone = draws and self._tracer is None
-        self._onlooker = observers.Onlooker() if sees_alone else None
+        self._onlooker = observers.Onlooker(looks=draws and not self._tracer.traces)
         looking = (
             self._environment,
             self._tracer,
@@ -66,9 +69,7 @@ class OneRun:
             self._lines,
             self._calls,
         )
-        self._around = AroundCell(
-            instruments.runtime, [each for each in looking if each is not None]
-        )
+        self._around = AroundCell(instruments.runtime, looking)
         self._ended: Ended | None = None
 
     def begin(self) -> None:
@@ -109,15 +110,15 @@ class OneRun:
             uses_device=ended.uses_device,
             simulated_in_s=ended.host_s if ended.found.simulated else None,
         )
-        profile = None if self._tracer is None else self._tracer.profile()
-        flags = [*self._flags(ended, run, floor_s or 0.0), *unseen_flags(runtime)]
-        if self._waits is not None:
-            flags += self._waits.flags(runtime.kind)
-        if self._tracer is not None:
-            flags += self._tracer.flags(profile)
-        if self._lines is not None:
-            flags += self._lines.flags()
-        syncs = None if self._waits is None else self._waits.calls(runtime.kind)
+        profile = self._tracer.profile()
+        flags = (
+            *self._flags(ended, run, floor_s or 0.0),
+            *unseen_flags(runtime),
+            *self._waits.flags(runtime.kind),
+            *self._tracer.flags(profile),
+            *self._lines.flags(),
+        )
+        syncs = self._waits.calls(runtime.kind)
         order = list(FlagKind)
         reads = self._calls.reads() if ended.uses_device else []
         if syncs is not None:
@@ -131,24 +132,15 @@ class OneRun:
             syncs=None if syncs is None else observers.points_of(syncs),
             reads=observers.points_of(reads),
             profile=profile,
-            activity=self._activity(
-                ended, reads if self._waits is None else syncs or ()
-            ),
-            lines=self._by_line(profile),
+            activity=self._activity(ended, syncs or reads),
+            lines=self._lines.lines(profile, self._tracer.began_unix_ns),
             loading=self._calls.loading(),
             guessed=_guessed() if ended.found.simulated else (),
         )
 
-    def _by_line(self, profile: Profile | None) -> tuple[LineTime, ...] | None:
-        if self._lines is None or self._tracer is None:
-            return None
-        # No devices at all where they are missing from the trace.
-        spans = None if profile is None or profile.problem else profile.spans
-        return self._lines.lines(spans, self._tracer.began_unix_ns)
-
     def _activity(self, ended: Ended, waits: Iterable[SyncCall]) -> Activity | None:
         """All that is known, on a simulated machine; else the waits that were seen."""
-        if self._onlooker is None:
+        if not self._onlooker.looks:
             return None
         seen = self._onlooker.activity()
         if seen is not None and ended.found.simulated:
@@ -191,6 +183,8 @@ def _guessed() -> tuple[str, ...]:
 class RaceRun:
     """Looks for races in what runs between `begin` and `end`; it claims no time."""
 
+    late_error: BaseException | None = None  # it waits for nothing at its end
+
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
         self._runtime = instruments.torch_runtime()
@@ -203,7 +197,7 @@ class RaceRun:
         wait_for_earlier_cells(self._runtime)
         self._races = self._watch.enter_context(self._runtime.watch_races())
 
-    def end(self, *, error: BaseException | None = None) -> None:
+    def end(self, *, error: BaseException | None = None, **_times: int | None) -> None:
         """Look no longer."""
         self._watch.close()
         self._failed = error_line(error)
@@ -219,3 +213,82 @@ class RaceRun:
             watcher=watcher if runtime.kind != "cpu" else "",
             failed=self._failed,
         )
+
+
+_OF_THE_MODEL = (
+    "It notes each byte that torch's operations read and write, and the waits between "
+    "streams."
+)
+_OF_THE_SANITIZER = (
+    "It notes the tensors that torch's own operations read and write, by their first "
+    "address. It sees no kernels that are launched past torch, and views that begin at "
+    "different addresses are different to it. It goes on in this process: restart the "
+    "kernel before you time what is very short."
+)
+
+
+@dataclass(frozen=True)
+class RaceReport(Report):
+    """A cell that was run to find missing waits."""
+
+    code: Code
+    setting: Setting
+    races: tuple[SeenRace, ...]
+    # what looked: "torch's sanitizer", "the simulated GPU"; empty where nothing could
+    # be looked at
+    watcher: str
+    failed: str | None = None
+
+    @property
+    def headline(self) -> str:
+        """How many and where, or that nothing could be found out."""
+        name = f"{self.code.name}: " if self.code.name else ""
+        if not self.watcher:
+            return f"{name}races could not be looked for"
+        if self.races:
+            line = self.races[0].later or self.races[0].earlier
+            where = "" if line is None else f", the first at {line.where}"
+            found = count_text(len(self.races), "race")
+            return f"{name}{found} found{where}: its result may differ each time"
+        if self.failed is not None:
+            return f"{name}no race was seen until it failed ({self.failed})"
+        return f"{name}no race was seen in this run"
+
+    def drawing(self) -> Any:
+        """Each race with both its lines, then the limits of looking."""
+        from gpumagic.drawing import Drawing, one_screen
+
+        return Drawing(self.headline, one_screen(_parts(self)), self.setting.label)
+
+
+def _parts(report: RaceReport) -> Iterator[Any]:
+    from gpumagic.drawing import Column, Grid, Note, Paragraph, Table, how_measured
+
+    if not report.watcher:
+        yield Note(
+            "warning",
+            "on the CPU one call is done before the next begins: nothing can race",
+            'gpumagic.simulate("h100") gives streams that can; its device is "sim"',
+        )
+        return
+    if report.failed is not None and report.races:
+        yield Note("problem", f"the code failed: {report.failed}")
+    for race in report.races:
+        yield Note("problem", race.problem, race.hint)
+    rows = [
+        (f"{number}", access, line.where, line.source)
+        for number, race in enumerate(report.races, 1)
+        for access, line in (("first", race.earlier), ("then", race.later))
+        if line is not None
+    ]
+    if rows:
+        columns = Column("Race", number=True), Column("Access"), Column("Line")
+        yield Table("The lines", (*columns, Column("Code")), tuple(rows), name="lines")
+    sees = _OF_THE_MODEL if report.setting.label else _OF_THE_SANITIZER
+    yield how_measured(
+        Paragraph(
+            f"Watched by {report.watcher}. {sees} It judges this run only: another "
+            "input may take another way. Every access was noted, so no time is claimed."
+        ),
+        Grid("", tuple(where_measured(report.setting).items())),
+    )

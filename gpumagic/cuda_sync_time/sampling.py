@@ -17,24 +17,27 @@ import math
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.environment_changes import Environment, flags_between
+from gpumagic.cuda_sync_time.instruments import Environment, flags_between
 from gpumagic.cuda_sync_time.records import Flag, FlagKind, Mode, Samples
 from gpumagic.devices import torch_private
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError
 from gpumagic.report import robust
+from gpumagic.report.robust import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from random import Random
 
-    from gpumagic.cuda_sync_time.options import Options
+    from gpumagic.cuda_sync_time.records import Options
     from gpumagic.devices.protocols import Runtime
+    from gpumagic.report.robust import Comparison, Pair
 
     Body = Callable[[int], object]
     Stretch = list[tuple[float, ...]]  # of rounds
     Progress = Callable[[float], object]
 
-FEWEST_SAMPLES, MOST_SAMPLES = 10, 1000
+FEWEST_SAMPLES, MOST_SAMPLES, _MOST_PAIRS = 10, 1000, 500
 _FEWEST_FOR_AN_INTERVAL = 6  # of 95 % confidence
 _PATIENCE = 10  # budgets, where it is this machine that simulates slowly
 _NARROW = 0.01  # half the interval, as a share of the median
@@ -156,6 +159,65 @@ def _is_narrow(seconds: Sequence[float]) -> bool:
         return False
     half = (interval.high - interval.low) / 2
     return half <= _NARROW * robust.median(seconds)
+
+
+# ------------------------------------------------------------------- two in turn
+
+
+def in_turn(  # noqa: PLR0913 -- two codes, and all that one code needs
+    bodies: tuple[Body, Body],
+    runtime: Runtime,
+    options: Options,
+    *,
+    floor_s: float,
+    random: Random,
+    progress: Progress | None = None,
+) -> tuple[Sampler, Comparison, tuple[Flag, ...]]:
+    """Sample two codes in turn, so that what the machine does meets both.
+
+    Both are warmed up, and both samples of a pair have the same calls. Pairs come as
+    base, newer, newer, base or the other way round, by chance: what gets faster or
+    slower all the time, and what it means to be the second, then cancels. Who goes
+    first is decided by `random`, never by Python's own generator, which is the user's.
+
+    Pairs are taken until the budget is spent, and nobody looks at a result before:
+    whoever stops when a difference shows finds one in noise as well. The end is decided
+    by the time of both together, which does not tell which is faster; the chance of a
+    verdict on two equal codes stays that of the interval, at most 5 %.
+    """
+    sampler = Sampler(bodies, runtime, options, floor_s=floor_s, progress=progress)
+    with sampler.undisturbed():
+        pairs: list[Pair] = [(base_s, newer_s) for base_s, newer_s in sampler.warm_up()]
+        _take_pairs(pairs, sampler, options, random)
+        flags = sampler.changes()
+    result = robust.verdict_of(pairs)
+    if not sampler.steady:
+        flags += (Flag(FlagKind.UNSTEADY),)
+    wants_more = result.verdict is Verdict.CANNOT_TELL and options.samples is None
+    if wants_more and sampler.budget_is_spent:
+        flags += (Flag(FlagKind.OUT_OF_TIME),)
+    return sampler, result, flags
+
+
+def _take_pairs(
+    pairs: list[Pair], sampler: Sampler, options: Options, random: Random
+) -> None:
+    """Take pairs until there are enough."""
+    orders = _orders(random)
+    asked = options.samples or _MOST_PAIRS
+    while len(pairs) < asked and (
+        options.samples or not sampler.has_to_end(len(pairs))
+    ):
+        seconds = {index: sampler.sample(index) for index in next(orders)}
+        pairs.append((seconds[0], seconds[1]))
+
+
+def _orders(random: Random) -> Iterator[tuple[int, int]]:
+    """Which code goes first, pair by pair, in balanced blocks of two."""
+    while True:
+        first = int(random.random() < 0.5)
+        yield first, 1 - first
+        yield 1 - first, first
 
 
 class Sampler:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.digits import floor_text, nearly_same
-from gpumagic.cuda_sync_time.findings import COSTS_ONCE
+from gpumagic.cuda_sync_time.findings import COSTS_ONCE, floor_text
 from gpumagic.cuda_sync_time.records import Bound, FlagKind
 from gpumagic.report.events import DEVICE_KINDS, SpanKind
 from gpumagic.report.units import (
@@ -13,19 +12,18 @@ from gpumagic.report.units import (
     listed,
     seconds_text,
     share_of,
-    share_text,
     shortened,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from gpumagic.cuda_sync_time.answer_run import TimingReport
-    from gpumagic.cuda_sync_time.records import LineTime, Profile
 
 WORTH_SAYING = 0.05  # of the time
 _MOSTLY = 0.5
 _NEARLY_ALL = 0.8
+_NEARLY_SAME = 1.05  # times as long
 _FLOORS = 2  # below so many a run cannot be told from an empty cell
 _NO_EMPTY_CELL = 0.25  # of the time is known to be the GPU's work
 _LONGEST_ERROR = 90
@@ -39,16 +37,11 @@ def headline(report: TimingReport) -> str:
     """The true time, what it went to, and what an untrue one would have been."""
     name = f"{report.code.name}: " if report.code.name else ""
     if report.failed is not None:
-        said = shortened(report.failed, _LONGEST_ERROR)
-        return f"{name}failed {when(report)} ({said})"
+        time = report.text(report.run.elapsed_s)
+        when = "at once" if time.startswith("below") else f"after {time}"
+        return f"{name}failed {when} ({shortened(report.failed, _LONGEST_ERROR)})"
     said = f"{name}{spent(report)}"
     return said if too_short(report) else f"{said}{_naive(report)}"
-
-
-def brief(report: TimingReport) -> str:
-    """The same without an untrue time, for when every cell is timed."""
-    name = f"{report.code.name}: " if report.code.name else ""
-    return f"{name}{f'failed {when(report)}' if report.failed else spent(report)}"
 
 
 def too_short(report: TimingReport) -> bool:
@@ -73,12 +66,6 @@ def time_text(report: TimingReport) -> str:
     return f"{time} (guess)" if is_guess else time
 
 
-def when(report: TimingReport) -> str:
-    """After how long it failed."""
-    time = report.text(report.run.elapsed_s)
-    return "at once" if time.startswith("below") else f"after {time}"
-
-
 def _leaves_out_python(report: TimingReport) -> bool:
     """Whether Python's own time, which no model has, may be most of what passed."""
     run, own_s = report.run, report.run.simulated_in_s
@@ -99,7 +86,8 @@ def spent(report: TimingReport) -> str:
     time = time_text(report)
     if report.bound is Bound.HOST_ONLY:
         if is_host_of_simulated(report):
-            return f"{seconds_text(report.seconds)} on this machine; no GPU was used"
+            own = seconds_text(report.run.simulated_in_s)
+            return f"{own} on this machine; no GPU was used"
         blind = any(flag.kind is FlagKind.UNSEEN for flag in report.flags)
         of_gpus = "a GPU was not waited for" if blind else "no GPU was used"
         return f"{time} on the host; {of_gpus}"
@@ -201,8 +189,8 @@ def _lines_wait(report: TimingReport) -> str:
 
 def _naive(report: TimingReport) -> str:
     """What a clock round the call would have said, where that is wrong."""
-    run, ratio = report.run, report.run.too_little
-    is_same = ratio is None or nearly_same(ratio)
+    run = report.run
+    is_same = run.elapsed_s < _NEARLY_SAME * run.naive_s or run.naive_s <= 0
     if not run.uses_device or is_same or not report.tells(run.waited_s):
         return ""
     if not report.tells(run.naive_s):
@@ -213,7 +201,6 @@ def _naive(report: TimingReport) -> str:
 # ----------------------------------------------------------------------- what to try
 
 _NO_LINES = ("queue full", "cudaFree")  # no line asks for these waits
-_DRIVER_WAITS = (FlagKind.DRIVER_CALLS, FlagKind.RETRIES)
 _GPU_LIMIT = "faster kernels, or less for them to do, make it faster"
 _NAMES_KERNELS = "--profile names the kernels that take most"
 _LAUNCH_LIMIT = (
@@ -234,8 +221,6 @@ _WAITS_COST = (
 
 def advice(report: TimingReport, *, once: bool) -> Iterator[tuple[str, ...]]:
     """What makes it slow, and what to try; of a first run only what is sure."""
-    if report.lines and report.profile is not None:
-        yield from _dearest_line(report.lines, report.profile)
     if _reading_s(report):
         yield _slowest_read(report)
     if once or is_host_of_simulated(report):
@@ -264,21 +249,6 @@ def _limits(report: TimingReport) -> Iterator[tuple[str, ...]]:
         yield from _advice_seen(report, report.busy_s)
     elif not loading and _reading_s(report) < _MOSTLY * report.run.elapsed_s:
         yield _advice_unseen(report)
-
-
-def _dearest_line(
-    lines: Sequence[LineTime], profile: Profile
-) -> Iterator[tuple[str, ...]]:
-    """The innermost line that has launched most of the GPU's work, if one has."""
-    whole_s = sum(each.total_s for each in profile.kernels)
-    launching = [each for each in lines if each.device_s]
-    most = [each for each in launching if (each.device_s or 0.0) > _MOSTLY * whole_s]
-    if len(launching) > 1 and most:
-        line = min(most, key=lambda each: each.device_s or 0.0)
-        share = share_text(min((line.device_s or 0.0) / whole_s, 1.0))
-        code = shortened(line.line.source or "", _LONGEST_NAME)
-        text = f"{line.line.where} launches {share} of the GPU's work"
-        yield (f"{text}: `{code}`" if code else text,)
 
 
 def _slowest_read(report: TimingReport) -> tuple[str, ...]:
@@ -329,7 +299,7 @@ def _advice_unseen(report: TimingReport) -> tuple[str, ...]:
 
 
 def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[tuple[str, ...]]:
-    from gpumagic.cuda_sync_time.view_profile import dearest
+    from gpumagic.cuda_sync_time.view_busy import dearest
 
     whole_s, profile = report.run.elapsed_s, report.profile
     if names := _lets_run_dry(report):
@@ -342,8 +312,8 @@ def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[tuple[str, ...
         name, share = dearest(profile)
         kernel = shortened(name, _LONGEST_NAME)
         yield _GPU_LIMIT, f"begin with {kernel}: {share_of(share)} busy time"
-    elif any(flag.kind in _DRIVER_WAITS for flag in report.flags):
-        return  # their own notes say why the host waits
+    elif any(flag.kind is FlagKind.DRIVER_CALLS for flag in report.flags):
+        return  # its own note says why the host waits
     elif busy_s > 0 and report.seconds_of(SpanKind.LAUNCH) > _MOSTLY * whole_s:
         yield _LAUNCH_LIMIT
 

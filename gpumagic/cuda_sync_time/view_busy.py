@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Lane, Span, Timeline
+from gpumagic.drawing import (
+    Column,
+    Details,
+    Grid,
+    Lane,
+    Meter,
+    Property,
+    Span,
+    Table,
+    Timeline,
+)
 from gpumagic.drawing.timeline import Scale
 from gpumagic.report.events import DEVICE_KINDS, SpanKind, stretches
 from gpumagic.report.units import UNKNOWN, count_text, seconds_text, share_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from gpumagic.cuda_sync_time.answer_run import TimingReport
-    from gpumagic.report.events import TraceSpan
+    from gpumagic.cuda_sync_time.records import Profile, Setting, TopKernel
+    from gpumagic.drawing import Cell, Part
+    from gpumagic.report.events import OperatorTime, TraceSpan
 
 CAPTION = "Who was busy when"
 PERHAPS = "perhaps busy"
@@ -73,7 +86,7 @@ class SeenLane(Lane):
 
 @dataclass(frozen=True)
 class _SeenScale(Scale):
-    """A scale whose marks are times of the run, also of a part of it."""
+    """A scale on which a lane is busy as far as that is known."""
 
     def share(self, lane: Lane) -> str:
         """How much of it the lane was busy for certain."""
@@ -82,11 +95,6 @@ class _SeenScale(Scale):
         if isinstance(lane, SeenLane) and not lane.is_known:
             return f"at least {text}" if busy_s > 0 else UNKNOWN
         return text
-
-    def ticks(self) -> list[str]:
-        """The times at the beginning, in the middle and at the end."""
-        shares = (0, 0.5, 1) if self.length_s > 0 else (0,)
-        return [seconds_text(self.start_s + self.length_s * each) for each in shares]
 
 
 class Picture(Timeline):
@@ -107,9 +115,7 @@ class Picture(Timeline):
         )
 
 
-def picture(
-    report: TimingReport, *, most: int, part: tuple[float, float] | None = None
-) -> Picture:
+def picture(report: TimingReport, *, most: int) -> Picture:
     """The host's lanes first, then those of the devices."""
     seen = report.profile or report.activity
     length_s = max(report.run.elapsed_s, 0.0)
@@ -117,21 +123,7 @@ def picture(
         length_s = seen.length_s  # on the clock of what was seen of it
     host = list(_host_lanes(report, length_s))
     lanes = [*host, *_device_lanes(report, length_s, most - len(host))]
-    window = Span(0.0, length_s)
-    if part is None:
-        return Picture(CAPTION, tuple(lanes), ORDER, window)
-    window = Span(*part)
-    caption = f"{CAPTION}, {seconds_text(part[0])} to {seconds_text(part[1])}"
-    cut = tuple(SeenLane(lane.name, tuple(_cut(lane, window))) for lane in lanes)
-    return Picture(caption, cut, ORDER, window)
-
-
-def _cut(lane: Lane, window: Span) -> Iterator[Span]:
-    for span in lane.drawn:
-        start_s = max(span.start_s, window.start_s)
-        end_s = min(span.end_s, window.end_s)
-        if start_s < end_s or (start_s == end_s and span.start_s == span.end_s):
-            yield replace(span, start_s=start_s, end_s=end_s)
+    return Picture(CAPTION, tuple(lanes), ORDER, Span(0.0, length_s))
 
 
 def _fit_for_text(lane: Lane, most: int) -> Lane:
@@ -305,3 +297,150 @@ def _as_far_as_known(report: TimingReport, length_s: float) -> Iterator[Lane]:
         below = [Span(0.0, unknown_until_s, "", PERHAPS)]
         name = kind if number is None else f"{kind}:{number}"
         yield SeenLane(name, tuple(laid_over(below, above)))
+
+
+_NAMESPACES = re.compile(r"(?:\w+::|\(anonymous namespace\)::)+(?=\w)")
+_PARAMETERS = re.compile(r"(?<=\w)\(.*\)$")  # a copy has a blank before them
+_WRAPPERS = frozenset({"Kernel", "Kernel2", "device_kernel"})  # of cutlass
+_COUNT_AND_TOTAL = (
+    Property(Column("Count", number=True), lambda each: f"{each.times:,}"),
+    Property(Column("Total", number=True), lambda each: seconds_text(each.total_s)),
+)
+
+
+def profile_details(profile: Profile, setting: Setting) -> Iterator[Details]:
+    """The figures behind the picture, and all names in full."""
+    if profile.launches:
+        parts: list[Part] = [Grid("", tuple(_shares(profile, setting)))]
+        if profile.kernels:
+            properties = (
+                Property(Column("Kernel or copy"), lambda each: each.name),
+                *_COUNT_AND_TOTAL,
+                Property(
+                    Column("Longest", number=True),
+                    lambda each: seconds_text(each.longest_s),
+                ),
+            )
+            caption = "All kernels, by their full names"
+            parts.append(Table.of(caption, properties, profile.kernels))
+        yield Details("How busy the GPU was, and with what", tuple(parts), "busy")
+    if profile.operators and profile.launches:
+        table = replace(operators_table(profile.operators), caption="")
+        yield Details("Operators on the CPU", (table,), "operators")
+
+
+def _shares(profile: Profile, setting: Setting) -> Iterator[tuple[str, Cell]]:
+    length = profile.length_s
+
+    def timed(seconds: float) -> str:
+        share = share_text(min(seconds / length, 1.0) if length > 0 else None)
+        return f"{seconds_text(seconds)}, {share} of the time"
+
+    yield "at least one stream busy", timed(profile.busy_s)
+    yield "no stream busy", timed(max(length - profile.busy_s, 0.0))
+    yield "two streams or more at once", timed(profile.overlapped_s)
+    if profile.copying_s > 0:
+        hidden = share_text(min(profile.hidden_copy_s / profile.copying_s, 1.0))
+        said = f"{seconds_text(profile.copying_s)}, {hidden} of it behind kernels"
+        yield "copies", said
+    yield "kernels, copies and fills", f"{profile.launches:,}"
+    for each in profile.streams:
+        name = f"{setting.kind}:{each.device} stream {each.stream} busy"
+        yield name, timed(each.busy_s)
+
+
+# --------------------------------------------------------------------- kernels
+
+
+def kernel_name(name: str) -> str:
+    """A kernel without its parameters and arguments of templates.
+
+    >>> kernel_name("void at::native::reduce_kernel<512, 1>(at::Tensor)")
+    'reduce_kernel'
+    >>> kernel_name("Memcpy HtoD (Pinned -> Device)"), kernel_name("aten::mm")
+    ('Memcpy HtoD (Pinned -> Device)', 'aten::mm')
+    >>> kernel_name("void cutlass::Kernel<sm80_gemm>(sm80_gemm::Params)")
+    'sm80_gemm'
+    >>> kernel_name("at::cuda::(anonymous namespace)::spin_kernel(long)")
+    'spin_kernel'
+    """
+    bare = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    if bare == name and not _PARAMETERS.search(name) and "<" not in name:
+        return name  # no function of C++, but a copy or an operator
+    first, *inner = re.split(r"[<(]", bare, maxsplit=2)
+    short = _NAMESPACES.sub("", first).strip()
+    if short in _WRAPPERS and inner:
+        return re.split(r"[>,]", inner[0], maxsplit=1)[0].strip() or short
+    return short or name
+
+
+def _by_short_name(profile: Profile) -> list[TopKernel]:
+    """However many types and shapes each was made for; the dearest first."""
+    alike: defaultdict[tuple[str, str], list[TopKernel]] = defaultdict(list)
+    for each in profile.kernels:
+        alike[kernel_name(each.name), each.kind].append(each)
+    named = [
+        replace(
+            max(its, key=lambda each: each.total_s),
+            name=name,
+            times=sum(each.times for each in its),
+            total_s=sum(each.total_s for each in its),
+        )
+        for (name, _), its in alike.items()
+    ]
+    return sorted(named, key=lambda each: -each.total_s)
+
+
+def dearest(profile: Profile) -> tuple[str, float | None]:
+    """The name that took most of the time, and its share."""
+    first = _by_short_name(profile)[0]
+    return first.name, _of_busy_time(profile, first.total_s)
+
+
+def kernel_table(profile: Profile, guessed: Collection[str] = ()) -> Table:
+    """A row for each name, with what bounds it where that is known."""
+    known = any(each.bound for each in profile.kernels)
+
+    def name(each: TopKernel) -> str:
+        return f"{each.name} (guess)" if each.name in guessed else each.name
+
+    def share(each: TopKernel) -> Meter:
+        of_all = _of_busy_time(profile, each.total_s)
+        return Meter(of_all, share_text(of_all), is_short=known)
+
+    bound = Property(Column("Limited by"), lambda each: each.bound or "-")
+    properties = (
+        Property(Column("Kernel or copy"), name),
+        *_COUNT_AND_TOTAL,
+        Property(Column("Of busy time"), share),
+        *((bound,) if known else ()),
+    )
+    caption = "What took most of the GPU's time"
+    return Table.of(caption, properties, _by_short_name(profile), name="kernels")
+
+
+def _of_busy_time(profile: Profile, seconds: float) -> float | None:
+    """Which share of the time of all streams that is."""
+    busy = sum(each.busy_s for each in profile.streams) or profile.busy_s
+    return min(seconds / busy, 1.0) if busy > 0 else None
+
+
+def operators_table(operators: Sequence[OperatorTime]) -> Table:
+    """What torch's operators took on the host, the dearest by themselves first."""
+    whole_s = sum(each.self_s for each in operators)
+
+    def of_all(operator: OperatorTime) -> Meter:
+        share = operator.self_s / whole_s if whole_s > 0 else None
+        return Meter(share, share_text(share))
+
+    properties = (
+        Property(Column("Operator"), lambda each: each.name),
+        Property(Column("Calls", number=True), lambda each: f"{each.count:,}"),
+        Property(Column("Itself", number=True), lambda each: seconds_text(each.self_s)),
+        Property(Column("Of all"), of_all),
+        Property(
+            Column("With others", number=True),
+            lambda each: seconds_text(each.total_s),
+        ),
+    )
+    return Table.of("Operators on the CPU", properties, operators, name="operators")

@@ -12,13 +12,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.report.events import OperatorTime, SpanKind, TraceSpan
+from gpumagic.report.events import OperatorTime, SpanKind, Trace, TraceSpan
 
 if TYPE_CHECKING:
     from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
@@ -30,7 +29,6 @@ DEVICE_WORK = {
 }
 OPERATION = "cpu_op"
 MARK = "user_annotation"
-OF_NO_FORWARD = 2**63  # numbers from here on belong to leaves
 BACKWARD_NODE = "autograd::engine::evaluate_function: "
 # A copy of these kinds of memory holds nobody up, though it may be over before its call
 # returns: short ones are.
@@ -55,18 +53,14 @@ _COPIES = re.compile(r"Memcpy")
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reading(Trace):
     """What a trace holds between its two marks."""
 
-    # in order of their beginning, counted from the first mark
-    spans: tuple[TraceSpan, ...]
-    length_s: float  # from mark to mark
-    sees_devices: bool  # whether a device appears anywhere, also outside of the marks
+    sees_devices: bool = (
+        False  # whether one appears anywhere, also outside of the marks
+    )
     # whether one appears before the first mark, at a time that can be true
-    sees_earlier_work: bool
-    # what each operator took on the host within the marks
-    operators: tuple[OperatorTime, ...] = ()
-    began_unix_ns: int = 0  # when the first mark ended, in nanoseconds since 1970
+    sees_earlier_work: bool = False
 
 
 def read(text: str, begin: str, end: str) -> Reading:
@@ -90,7 +84,7 @@ def read(text: str, begin: str, end: str) -> Reading:
     ]
     threads = {first["tid"]: 0}  # numbered in the order in which they appear
     spans = chain(
-        _device_spans(work, calls, window, _Backward(events)),
+        _device_spans(work, calls, window),
         _call_spans(calls, work, window, threads),
         _operation_spans(operations, window, threads),
     )
@@ -150,11 +144,9 @@ def _device_spans(
     work: list[dict[str, Any]],
     calls: Sequence[dict[str, Any]],
     window: _Window,
-    backward: _Backward,
 ) -> Iterator[TraceSpan]:
     graphs = {_correlation(call) for call in calls if launches_a_graph(call["name"])}
     entered_us = _entered_us(work, calls, graphs)
-    forward = {_correlation(call): backward.node_at(call) for call in calls}
     for event in work:
         within = window.seconds(event)
         if within is None:
@@ -174,32 +166,7 @@ def _device_spans(
                 # The call may return when the work has begun already.
                 else min(window.moment(launched_us), within[0])
             ),
-            forward=forward.get(_correlation(event)),
         )
-
-
-class _Backward:
-    """Which node of autograd a call was made by, from the spans of its backward."""
-
-    def __init__(self, events: Iterable[dict[str, Any]]) -> None:
-        self._spans: dict[Any, list[tuple[float, float, int]]] = {}
-        for event in events:
-            number = event.get("args", {}).get("Sequence number")
-            if not isinstance(number, int) or not 0 <= number < OF_NO_FORWARD:
-                continue
-            if event["name"].startswith(BACKWARD_NODE):
-                span = event["ts"], _end_us(event), number
-                self._spans.setdefault(event["tid"], []).append(span)
-        for spans in self._spans.values():
-            spans.sort()
-
-    def node_at(self, call: dict[str, Any]) -> int | None:
-        """The number of the node within whose span the call began."""
-        spans = self._spans.get(call["tid"], [])
-        at = bisect_right(spans, (call["ts"], math.inf, 0)) - 1
-        if at < 0 or call["ts"] > spans[at][1]:
-            return None
-        return spans[at][2]
 
 
 def _entered_us(

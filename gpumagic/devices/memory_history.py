@@ -16,12 +16,12 @@ import bisect
 import contextlib
 import functools
 import time
-from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gpumagic.devices.memory_counters import caching_is_off
-from gpumagic.devices.memory_events import MemoryEvent, MemoryTrace, Spot
-from gpumagic.devices.replaced import replaced
+from gpumagic.devices.torch_private import replaced
 from gpumagic.report.places import Place
 
 if TYPE_CHECKING:
@@ -39,6 +39,47 @@ _STOPPED = "the cell has switched torch's memory history off, which recorded the
 _ENTRY = "_engine_run_backward"  # of torch.autograd, since torch 2.3
 _CLOCKS_APART_US = 1000  # torch works out the time of an entry from a faster clock
 _DEEPEST = 32  # passes within passes, as checkpoints make them
+
+
+class Spot(NamedTuple):
+    """A line of the user's code."""
+
+    file: str
+    line: int | None
+
+
+class MemoryEvent(NamedTuple):
+    """A piece of memory that was taken, or given back."""
+
+    taken: bool  # whether it was taken
+    address: int  # where it lies: tells it from all others that are alive
+    nbytes: int
+    # the line that did it; None if it did not come from the user's code
+    spot: Spot | None = None
+    # whether a backward pass did it, which that line had started
+    backward: bool = False
+
+
+@dataclass(frozen=True)
+class MemoryTrace:
+    """What a recorder has seen."""
+
+    # by device, in the order in which they happened
+    events: Mapping[int, Sequence[MemoryEvent]] = field(default_factory=dict)
+    # whether events are missing, since there was no room for more
+    partial: bool = False
+    lines: bool = False  # whether the events know their lines
+    remarks: tuple[str, ...] = ()  # what a reader has to know of it, in sentences
+
+
+class MemoryRecorder(Protocol):
+    """Records between two calls; afterwards everything is as it was before."""
+
+    def start(self) -> None:
+        """Record from now on."""
+
+    def stop(self) -> MemoryTrace:
+        """End it, and tell what was seen; call it just once."""
 
 
 def why_no_history(torch: Any) -> str | None:
@@ -217,27 +258,19 @@ class BackwardCalls:
 
     def at(self, time_us: int) -> Spot | None:
         """The line whose pass was running at a time; the innermost of nested ones."""
-        found = self._running(time_us) or self._nearest(time_us)
-        if found is None or found.mark is None:
+        passes = self._in_order()
+        begun = bisect.bisect_right(passes, time_us, key=_began)
+
+        def away(each: _Pass) -> tuple[int, int]:
+            outside_us = max(each.began_us - time_us, time_us - each.ended_us, 0)
+            return outside_us, -each.began_us
+
+        near = passes[max(begun - _DEEPEST, 0) : begun + 1]
+        found = min(near, key=away, default=None)
+        if found is None or found.mark is None or away(found)[0] > _CLOCKS_APART_US:
             return None
         place = Place(*found.mark)
         return Spot(place.file, place.line)
-
-    def _running(self, time_us: int) -> _Pass | None:
-        passes = self._in_order()
-        begun = bisect.bisect_right(passes, time_us, key=_began)
-        latest = reversed(passes[max(begun - _DEEPEST, 0) : begun])
-        return next((each for each in latest if time_us <= each.ended_us), None)
-
-    def _nearest(self, time_us: int) -> _Pass | None:
-        passes = self._in_order()
-        begun = bisect.bisect_right(passes, time_us, key=_began)
-        around = [
-            (max(each.began_us - time_us, time_us - each.ended_us), each)
-            for each in passes[max(begun - 1, 0) : begun + 1]
-        ]
-        distance_us, nearest = min(around, default=(0, None), key=itemgetter(0))
-        return nearest if distance_us <= _CLOCKS_APART_US else None
 
     def _in_order(self) -> list[_Pass]:
         """By their beginning; they were noted by their end."""

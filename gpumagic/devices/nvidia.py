@@ -1,32 +1,46 @@
 """The NVIDIA machine: its GPUs by NVML, this process's CUDA by the driver library.
 
-Asking whether CUDA has started is all that loading the extension needs, so the rest
-is imported with its question.
+The driver reads `CUDA_VISIBLE_DEVICES` once, inside a successful `cuInit`, and no
+flag of any library tells reliably whether that has happened. The driver itself does:
+`cuDeviceGetCount` needs no initialisation to answer, and changes nothing.
+
+The library is neither loaded nor started by asking. Asked for one that is not there,
+the loader searches the disk for some twenty microseconds. That question is all that
+loading the extension needs: ctypes, NVML and the records are imported with theirs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.cuda_start import (
-    NOT_INITIALIZED,
-    STUB_LIBRARY,
-    SUCCESS,
-    StartProbe,
-    mapped_library,
-)
+from gpumagic.devices import torch_private
+from gpumagic.devices.simulated import simulated_box
 
 if TYPE_CHECKING:
-    from gpumagic.devices.nvml_utilisation import LoadReader
+    import ctypes
+
+    from gpumagic.devices.nvml import LoadReader
     from gpumagic.devices.protocols import (
         CudaState,
+        Driver,
         GpuLoad,
         Initialisation,
         Inventory,
         VisibleDevice,
     )
+
+
+LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+SUCCESS, NOT_INITIALIZED = 0, 3
+STUB_LIBRARY = 34  # the toolkit's, which is made for linking and knows no GPU
+_MAPS = Path("/proc/self/maps")
+_ROCM_DRIVER = Path("/dev/kfd")
+_TEXT_BYTES = 256
+_UUID_BYTES = 16
 
 
 class NvidiaDriver:
@@ -92,7 +106,10 @@ class NvidiaDriver:
         return Initialisation.UNTOUCHED
 
     def cuda_started(self) -> bool | None:
-        """Whether CUDA runs in this process; None if that cannot be told."""
+        """Whether CUDA runs in this process; None if that cannot be told.
+
+        It is cheap enough to be asked after every cell and import.
+        """
         started = self._start.started()
         if started:
             self._initialised_in_pid = os.getpid()
@@ -100,26 +117,187 @@ class NvidiaDriver:
 
     def visible_devices(self) -> tuple[VisibleDevice, ...] | None:
         """What CUDA shows this process, cuda:0 first; None before it has started."""
-        from gpumagic.devices import visible_devices
         from gpumagic.devices.protocols import VisibleDevice
 
         library = self._start.library()
         if library is None or not self.cuda_started():
             return None
-        return tuple(
-            VisibleDevice(**each) for each in visible_devices.identities(library)
-        )
+        return tuple(VisibleDevice(**each) for each in identities(library))
 
     def loads(self) -> tuple[GpuLoad, ...]:
-        """How the GPUs that CUDA shows do now; empty before it has started."""
-        from gpumagic.devices import nvml_utilisation
+        """How the GPUs that CUDA shows do now; empty before it has started.
+
+        One that cannot be asked is left out, and one that this process does not see is
+        not touched: it is cheap enough to be asked before and after a cell.
+        """
+        from gpumagic.devices import nvml
 
         shown = self.visible_devices() or ()
         if not shown:
             return ()
-        self._loads = self._loads or nvml_utilisation.LoadReader()
+        self._loads = self._loads or nvml.LoadReader()
         return self._loads.read(shown)
 
     def overlooks(self, mask: str | None) -> bool:
-        """Only no value is as good as none."""
+        """Whether a value of CUDA_VISIBLE_DEVICES is as good as none: only no value."""
         return mask is None
+
+
+class StartProbe:
+    """Asks the driver library for its devices, which needs no start to be answered."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self) -> None:
+        self._handle: ctypes.CDLL | None = None
+
+    def started(self) -> bool | None:
+        """Whether `cuInit` has succeeded in this process; None if it cannot be told.
+
+        In the forked child of a process that has started CUDA it has not.
+        """
+        try:
+            answer = self.device_count()
+        except (AttributeError, NotImplementedError):
+            return None
+        if answer is None:
+            return False
+        return None if answer[0] == STUB_LIBRARY else answer[0] == SUCCESS
+
+    def library(self) -> ctypes.CDLL | None:
+        """The driver library, if it is loaded and this system can tell."""
+        with contextlib.suppress(NotImplementedError):
+            return self._loaded()
+        return None
+
+    def device_count(self) -> tuple[int, int] | None:
+        """The code and the count of cuDeviceGetCount; None if no library is loaded."""
+        library = self._loaded()
+        if library is None:
+            return None
+        import ctypes
+
+        count = ctypes.c_int(0)
+        return library.cuDeviceGetCount(ctypes.byref(count)), count.value
+
+    def _loaded(self) -> ctypes.CDLL | None:
+        if self._handle is None:
+            only_if_loaded = getattr(os, "RTLD_NOLOAD", None)
+            if only_if_loaded is None:
+                raise NotImplementedError
+            import ctypes
+
+            with contextlib.suppress(OSError):
+                self._handle = ctypes.CDLL(LIBRARY, mode=only_if_loaded)
+        return self._handle
+
+
+def driver_initialised() -> bool:
+    """Whether somebody in this process has already called cuInit."""
+    return StartProbe().started() is True
+
+
+def mapped_library() -> str | None:
+    """The file of the driver library in this process, read without asking it."""
+    try:
+        lines = _MAPS.read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    files = (line for line in lines if line.rpartition("/")[2].startswith("libcuda.so"))
+    line = next(files, None)
+    return None if line is None else line[line.index("/") :]
+
+
+def identities(library: ctypes.CDLL) -> list[dict[str, str | None]]:
+    """Name, UUID and PCI address of each GPU that is shown, cuda:0 first."""
+    import ctypes
+
+    count = ctypes.c_int(0)
+    failed = library.cuDeviceGetCount(ctypes.byref(count))
+    return [_identity(library, k) for k in range(0 if failed else count.value)]
+
+
+def _identity(library: ctypes.CDLL, ordinal: int) -> dict[str, str | None]:
+    import ctypes
+    import uuid
+
+    device = ctypes.c_int(0)
+    if library.cuDeviceGet(ctypes.byref(device), ordinal):
+        return {"name": None, "uuid": None, "pci_address": None}
+
+    def asked(question: str, *size: int) -> Any:
+        answer = ctypes.create_string_buffer(_TEXT_BYTES)
+        ask = getattr(library, question, None)
+        return None if ask is None or ask(answer, *size, device) else answer
+
+    def text(question: str) -> str | None:
+        answer = asked(question, _TEXT_BYTES)
+        return (answer and answer.value.decode(errors="replace")) or None
+
+    # The first version would give a slice its GPU's UUID. Any of the bytes may be zero.
+    found = asked("cuDeviceGetUuid_v2") or asked("cuDeviceGetUuid")
+    return {
+        "name": text("cuDeviceGetName"),
+        "uuid": found and str(uuid.UUID(bytes=found.raw[:_UUID_BYTES])),
+        "pci_address": _pci_address(text("cuDeviceGetPCIBusId")),
+    }
+
+
+def _pci_address(text: str | None) -> str | None:
+    """As lspci writes it: the driver may use capitals, or a longer domain."""
+    domain, _, rest = (text or "").partition(":")
+    bus, _, place = rest.partition(":")
+    try:
+        return f"{int(domain, 16):04x}:{int(bus, 16):02x}:{place.lower()}"
+    except ValueError:
+        return None
+
+
+def why_no_cuda(torch: Any) -> str | None:
+    """Why CUDA cannot be used; None if it can, as far as that can be told.
+
+    Starting it would freeze which GPUs are visible. So who has started it counts
+    exactly, else torch counts by NVML (on ROCm: AMD SMI). Where that cannot tell (a MIG
+    device, Jetson), an installed driver is trusted: torch says at the first use what
+    is wrong.
+    """
+    if simulated_box() is not None:
+        return "a simulated GPU is switched on, which is done only without a real one"
+    if not torch.backends.cuda.is_built():
+        return "this torch is built without CUDA"
+    if torch_private.lost_by_fork(torch):
+        return "this process was forked from one that had started CUDA"
+    if torch.cuda.is_initialized():
+        return None
+    if driver_initialised():
+        count: int | None = torch_private.cuda_count_latched(torch)
+    else:
+        count = torch_private.cuda_count_unstarted(torch)
+    if count is None:
+        return None if _driver_installed(torch) else "no GPU driver is installed"
+    return None if count else "torch sees no GPU (hidden by CUDA_VISIBLE_DEVICES?)"
+
+
+def _driver_installed(torch: Any) -> bool:
+    if torch.version.hip:
+        return _ROCM_DRIVER.exists()
+    import ctypes
+
+    try:
+        # Loads the library, as torch itself does on import; cuInit is not called.
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+def open_driver() -> Driver:
+    """The driver to ask now; opening it asks nothing and starts nothing."""
+    return simulated_driver() or NvidiaDriver()
+
+
+def simulated_driver() -> Driver | None:
+    """The driver of the simulated machine that is switched on; None without one."""
+    box = simulated_box()
+    driver: Driver | None = None if box is None else box.driver
+    return driver

@@ -11,15 +11,20 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.protocols import Gpu, GpuProcess, Inventory, MigSlice
+from gpumagic.devices.protocols import Gpu, GpuLoad, GpuProcess, Inventory, MigSlice
 from gpumagic.errors import MissingPackage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from gpumagic.devices.protocols import VisibleDevice
 
 _NOT_AVAILABLE = 2**64 - 1  # NVML's way to say that it does not know a size
 _GPU_TEMPERATURE = 0
@@ -28,15 +33,13 @@ _COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive proces
 
 _LOST = 15
 _RESET_REQUIRED = 16
+_LOST_OR = "reboot; if it is lost again, look for NVRM lines in `sudo dmesg`"
 _GPU_FAILURES = {
     4: (
         "this user may not use this GPU",
         "choose another one, or ask who runs this machine for access to it",
     ),
-    _LOST: (
-        "this GPU is lost: the driver cannot reach it any more",
-        "reboot; if it is lost again, look for NVRM lines in `sudo dmesg`",
-    ),
+    _LOST: ("this GPU is lost: the driver cannot reach it any more", _LOST_OR),
     _RESET_REQUIRED: (
         "this GPU must be reset before it can be used",
         "reset it (sudo nvidia-smi --gpu-reset) or reboot",
@@ -76,17 +79,10 @@ _DRIVER_FAILURES = {
         "there is no NVIDIA driver here (libnvidia-ml was not found)",
         "if there is an NVIDIA GPU, install its driver; " + _IN_A_CONTAINER,
     ),
-    15: (
-        "a GPU is lost, and the NVIDIA driver does not answer because of it",
-        "reboot; if it is lost again, look for NVRM lines in `sudo dmesg`",
-    ),
+    _LOST: ("a GPU is lost, so that the NVIDIA driver does not answer", _LOST_OR),
     18: (
         "the NVIDIA library and the loaded kernel module are of different versions",
         "if the driver was just updated, reboot or reload the kernel module nvidia",
-    ),
-    999: (
-        "the NVIDIA driver answers with an unknown error",
-        "run nvidia-smi and look for NVRM lines in `sudo dmesg`; then try a reboot",
     ),
 }
 
@@ -361,3 +357,167 @@ def _unanswered(failure: Exception, **versions: Any) -> Inventory:
     why = explain(failure, _DRIVER_FAILURES, "the NVIDIA driver cannot be asked")
     absent = _error_code(failure) == _LIBRARY_NOT_FOUND
     return Inventory(**versions, absent=absent, **why)
+
+
+# ---------------------------------------------------------------- how busy it is
+
+_OWN_NAMESPACE = Path("/proc/self/ns/pid")
+_FIRST_NAMESPACE = "pid:[4026531836]"  # the machine's own; the number never changes
+
+# Bits that are not here are no limits: an idle GPU, clocks that somebody has set.
+_LIMITERS = (
+    (0x4, "power limit"),
+    (0x20 | 0x40, "heat"),
+    (0x80, "power brake of the machine"),
+    (0x8, "hardware slowdown"),
+    (0x10, "a slower GPU that it is tied to (sync boost)"),
+    (0x200, "board limit"),
+    (0x400, "voltage kept reliable"),
+)
+
+
+class GpuUse(NamedTuple):
+    """What is done with a GPU at one moment, by whomever."""
+
+    busy_share: float | None = None
+    used_bytes: int | None = None
+    total_bytes: int | None = None
+
+
+class LoadReader:
+    """Asks NVML again and again, and keeps it open meanwhile.
+
+    It is asked before and after a cell, so it has to be quick. Only GPUs that this
+    process uses are touched: another one may be asleep, and the driver would wake it,
+    which takes a second.
+    """
+
+    def __init__(self) -> None:
+        self._kept_open_in_pid: int | None = None
+
+    def read(self, shown: Iterable[VisibleDevice]) -> tuple[GpuLoad, ...]:
+        """The loads of these GPUs now; one that cannot be asked is left out."""
+        with self._opened() as nvml:
+            asked = [_asked(nvml, each, _LOAD) for each in shown]
+            return tuple(GpuLoad(**known) for known in asked if "index" in known)
+
+    def uses(self, shown: Sequence[VisibleDevice]) -> dict[int, GpuUse]:
+        """How busy and how full these GPUs are, by their place; cheap, never raises."""
+        with self._opened() as nvml:
+            asked = [_asked(nvml, each, _USE) for each in shown]
+        uuids = [known.pop("uuid", None) for known in asked]
+        return {
+            number: GpuUse(**asked[number])
+            for number, device in enumerate(shown)
+            if same_uuid(uuids[number], device.uuid)
+        }
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Any | None]:
+        """NVML, open for the length of a block; None where it cannot be opened."""
+        try:
+            nvml = load_pynvml()
+            nvml.nvmlInit()
+        except Exception:  # noqa: BLE001 -- the contract of those who ask: never raise
+            yield None
+            return
+        try:
+            # NVML counts who has opened it; so one more keeps it open.
+            if self._kept_open_in_pid != os.getpid():
+                with contextlib.suppress(Exception):
+                    nvml.nvmlInit()
+                    self._kept_open_in_pid = os.getpid()
+                    weakref.finalize(self, _close, nvml, os.getpid())
+            yield nvml
+        finally:
+            _close(nvml, os.getpid())
+
+
+def same_uuid(nvml_uuid: str | None, bare: str | None) -> bool:
+    """Whether NVML's UUID of a GPU or slice is that of a `VisibleDevice`.
+
+    An unknown UUID is the same as none. So is the name of a slice of before driver
+    470, which is made of its GPU's UUID and has none of its own.
+
+    >>> same_uuid("MIG-aaaa1111-2222-4333-8444-555566667777",
+    ...           "AAAA1111-2222-4333-8444-555566667777")
+    True
+    """
+    if not nvml_uuid or not bare:
+        return False
+    return nvml_uuid.partition("-")[2].lower() == bare.lower()
+
+
+def limiters(reasons: int) -> tuple[str, ...]:
+    """What holds a clock down, in words, from the bits of NVML.
+
+    >>> limiters(0x4 | 0x1)
+    ('power limit',)
+    """
+    return tuple(word for bits, word in _LIMITERS if reasons & bits)
+
+
+def count_others(pids: list[int], *, own_pid: int, in_container: bool) -> int | None:
+    """How many of the processes on a GPU are not this one, which is on it as well."""
+    if not pids:
+        return None
+    known = own_pid in pids or in_container
+    return len(pids) - 1 if known else len(pids)
+
+
+def in_container() -> bool:
+    """Whether processes have other numbers here than the driver gives them."""
+    try:
+        return str(_OWN_NAMESPACE.readlink()) != _FIRST_NAMESPACE
+    except OSError:  # this system has no such numbers
+        return False
+
+
+def _close(nvml: Any, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child has not opened it
+        with contextlib.suppress(Exception):
+            nvml.nvmlShutdown()
+
+
+def _asked(
+    nvml: Any,
+    device: VisibleDevice,
+    questions: tuple[tuple[str, Callable[..., Any]], ...],
+) -> dict[str, Any]:
+    """What NVML tells of a GPU; nothing where it cannot be asked."""
+    with contextlib.suppress(Exception):
+        gpu = first(
+            lambda: nvml.nvmlDeviceGetHandleByPciBusId(device.pci_address),
+            lambda: nvml.nvmlDeviceGetHandleByUUID(f"GPU-{device.uuid}"),
+        )
+        return answers(questions, [], nvml, gpu)
+    return {}
+
+
+def _limiters(nvml: Any, gpu: Any) -> tuple[str, ...]:
+    # Drivers before 535 know the question by its former name only.
+    reasons = first(
+        lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu),
+        lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
+    )
+    return limiters(int(reasons))
+
+
+def _other_processes(nvml: Any, gpu: Any) -> int | None:
+    pids = [int(row.pid) for row in running(nvml, gpu, "Compute")]
+    return count_others(pids, own_pid=os.getpid(), in_container=in_container())
+
+
+_USE = (
+    ("uuid", uuid),
+    ("busy_share", utilisation_share),
+    ("used_bytes", lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).used)),
+    ("total_bytes", lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).total)),
+)
+_LOAD = (
+    ("index", lambda nvml, gpu: int(nvml.nvmlDeviceGetIndex(gpu))),
+    ("uuid", uuid),
+    ("limiters", _limiters),
+    ("other_processes", _other_processes),
+    ("pci_address", pci_address),
+)

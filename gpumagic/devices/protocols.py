@@ -6,20 +6,29 @@ never initialises CUDA and never imports torch; what a device cannot answer is
 `None`.
 """
 
+# ruff: noqa: ARG002 -- a runtime names a device, a stream, a tensor; the host has one
+
 from __future__ import annotations
 
+import contextlib
 import enum
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from gpumagic.errors import DeviceError
 from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
+    from gpumagic.devices.nvidia import NvidiaDriver
     from gpumagic.devices.tracing import Tracing
     from gpumagic.report.events import SeenRace, SyncCall
+    from gpumagic.simulator.driver import SimulatedDriver
+
+    Driver: TypeAlias = NvidiaDriver | SimulatedDriver
 
 
 # ---------------------------------------------------------------- the machine
@@ -120,10 +129,8 @@ class GpuLoad(Record):
 
     index: int  # NVML's number
     uuid: str | None = None  # NVML's, with its GPU- in front
-    sm_clock_mhz: int | None = None  # how fast its multiprocessors are clocked now
-    sm_clock_max_mhz: int | None = None  # the most that they can be clocked at
-    # what holds that clock down, in plain words. Having nothing to do is none of
-    # them, nor is a clock that somebody has set.
+    # what holds its clock down, in plain words. Having nothing to do is none of them,
+    # nor is a clock that somebody has set.
     limiters: tuple[str, ...] | None = None
     # the compute processes on it that are not this one. None also where the driver
     # does not even list this one.
@@ -132,44 +139,15 @@ class GpuLoad(Record):
     pci_address: str | None = None
 
 
-class Driver(Protocol):
-    """What the machine has."""
-
-    @property
-    def simulated(self) -> bool:
-        """Whether the machine is a software one."""
-
-    def inventory(self) -> Inventory:
-        """The machine's GPUs now; a failure is a `problem`, never an exception."""
-
-    def cuda_state(self) -> CudaState:
-        """How far CUDA has come in this process."""
-
-    def cuda_started(self) -> bool | None:
-        """Whether CUDA runs in this process; None if that cannot be told.
-
-        It is cheap enough to be asked after every cell and import.
-        """
-
-    def visible_devices(self) -> tuple[VisibleDevice, ...] | None:
-        """What CUDA shows this process, cuda:0 first; None before it has started."""
-
-    def loads(self) -> tuple[GpuLoad, ...]:
-        """How those that CUDA shows do now; empty before it has started.
-
-        A GPU that cannot be asked is left out. It is cheap enough to be asked before
-        and after a cell: GPUs that this process does not see are not touched.
-        """
-
-    def overlooks(self, mask: str | None) -> bool:
-        """Whether this value of CUDA_VISIBLE_DEVICES is as good as none."""
-
-
 # ---------------------------------------------------------------- the process
 
 
-class Runtime(Protocol):
+class Runtime:
     """What this process can do on one kind of device.
+
+    What stands here are the answers of a host, which has done its work by the time a
+    call returns: there is nothing to wait for, an event is a reading of its clock, and
+    there are neither streams nor counters.
 
     Asking never starts a device: before the start the answers are `None`, empty or
     False. Three words do start it, because they make something there: `on_stream`
@@ -181,85 +159,103 @@ class Runtime(Protocol):
     never needed: it has been reached, and no time is known from it.
     """
 
-    @property
-    def kind(self) -> str:
-        """The word in front of the colon of a torch device: "cuda", "cpu"."""
-
-    @property
-    def simulated(self) -> bool:
-        """Whether its times and bytes come from a model."""
+    kind = "cpu"  # the word in front of the colon of a torch device
+    simulated = False  # whether its times and bytes come from a model
 
     def started(self) -> bool:
         """Whether asking the device starts nothing: it has been used, or is a CPU."""
+        return True
 
     def device_count(self) -> int | None:
         """How many devices this process sees, if that can be told without starting."""
+        return 1  # torch has a single CPU device, however many cores
 
     def device_name(self, device: int) -> str | None:
         """What the maker calls it."""
+        return None
 
     def devices_in_use(self) -> tuple[int, ...]:
         """The devices on which this process has a context."""
+        return (0,)
 
     def current_device(self) -> int | None:
         """The device that work goes to by default; None before the start."""
+        return 0
 
     def now_ns(self) -> int:
         """The host clock that times of this device are on, in nanoseconds."""
+        return time.perf_counter_ns()
 
     def synchronize(self) -> None:
         """Wait until every device in use is idle; start none that is not."""
 
     def current_stream(self, device: int) -> Any | None:
         """The stream that work on this device goes to; None if there is none yet."""
+        return None
 
     def on_stream(self, stream: Any | None) -> AbstractContextManager[Any]:
-        """Send the work of a `with` block to this stream."""
+        """Send the work of a `with` block to this stream; None changes nothing."""
+        return contextlib.nullcontext()
 
     def record(self, stream: Any | None) -> Any | None:
         """A timing event behind the stream's work; None where it cannot be exact."""
+        return time.perf_counter_ns()
 
     def reached(self, event: Any | None) -> bool:
         """Whether the device has passed this event."""
+        return True
 
     def wait(self, event: Any | None) -> None:
         """Block until the device has passed this event."""
 
     def elapsed_s(self, start: Any | None, end: Any | None) -> float | None:
         """Device time between two events of one device; waits for both."""
+        return None if start is None or end is None else float(end - start) / 1e9
 
     def memory_stats(self, device: int) -> Mapping[str, Any] | None:
         """The caching allocator's counters under torch's own flat keys."""
+        return None
 
     def memory_snapshot(self) -> list[dict[str, Any]] | None:
         """The caching allocator's segments in torch's own shape."""
+        return None
 
     def memory_bytes(self, device: int) -> tuple[int, int] | None:
         """Free and total bytes of a device in use, as it tells itself."""
+        return None
 
     def can_pin(self) -> bool:
         """Whether host memory can be page-locked for this device, now."""
+        return False
 
     def pin(self, tensor: Any) -> Any:
         """The tensor in page-locked memory (itself if it is); else DeviceError."""
+        raise DeviceError(
+            "memory is page-locked for an accelerator to fetch, and none is used here",
+            "leave pin_memory off: on a CPU it saves no copy",
+        )
 
     def is_pinned(self, tensor: Any) -> bool:
         """Whether a host tensor lies in memory page-locked for this kind."""
+        return False
 
     def watch_syncs(self) -> AbstractContextManager[list[SyncCall]]:
         """Note what makes the host wait during a block; the list is whole after it.
 
         Entering raises DeviceError where this kind of device cannot be watched.
         """
+        return contextlib.nullcontext([])
 
     def watch_races(self) -> AbstractContextManager[list[SeenRace]]:
         """Note missing waits between streams during a block, which becomes slow.
 
         Entering raises DeviceError where this kind of device cannot be watched.
         """
+        return contextlib.nullcontext([])
 
     def trace(self) -> AbstractContextManager[Tracing]:
         """Trace what host and devices do during a block.
 
         Entering raises DeviceError where nothing can be traced.
         """
+        raise NotImplementedError

@@ -1,6 +1,9 @@
-"""Where the memory of a tensor lies, without an operation on it.
+"""Where the memory of a tensor lies, and what a node of autograd keeps for a backward.
 
-torch's private names for that are here, each with what is done without it.
+Looking runs no operation, and must not unpack: unpacking runs the user's hooks, and
+under checkpointing a whole forward pass. Newer torch tells what was saved as it is
+(`SavedTensor.data`); of an older one nothing is told of saved tensors. torch's private
+names for all this are here, each with what is done without it.
 """
 
 # ruff: noqa: SLF001 -- one of the modules that are meant to look inside torch
@@ -8,12 +11,14 @@ torch's private names for that are here, each with what is done without it.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from operator import attrgetter
+from types import GetSetDescriptorType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.torch_private import loaded_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
 # The smallest block of torch's caching allocators, of which all are multiples.
@@ -25,6 +30,8 @@ _PARTS = {
     "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
     "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
 }
+_RAW = "_raw_saved_"
+_DATA, _HOOK = attrgetter("data"), attrgetter("unpack_hook")
 
 
 class StorageKey(NamedTuple):
@@ -149,3 +156,71 @@ class TensorWords:
         self.grad_fn = torch.Tensor.grad_fn.__get__
         base = getattr(torch.Tensor, "_base", None)
         self.base = (lambda _: None) if base is None else base.__get__
+
+
+class NodeWords(NamedTuple):
+    """How nodes of one class are asked: by what torch itself has put there."""
+
+    edges: Callable[[Any], Any]  # the nodes that come next in a backward pass
+    # the leaf that a node at the end adds a gradient to
+    variable: Callable[[Any], Any] | None
+    # what is kept for the backward pass, not unpacked
+    saved: tuple[Callable[[Any], Any], ...]
+
+
+class Kept(NamedTuple):
+    """What one node keeps."""
+
+    things: list[Any]  # nodes, tensors, and what the user's hooks have packed
+    hidden: int  # how many saved tensors could not be looked at
+
+
+def words_of(node_class: type) -> NodeWords | None:
+    """How nodes of this class are asked; None if it is no class of nodes."""
+    found: dict[str, Any] = {}
+    for base in reversed(type.__getattribute__(node_class, "__mro__")):
+        found |= {
+            name: each
+            for name, each in type.__getattribute__(base, "__dict__").items()
+            if type(each) is GetSetDescriptorType
+        }
+    if "next_functions" not in found or "metadata" not in found:
+        return None
+    get = {name: each.__get__ for name, each in found.items()}
+    saved = sorted(name.removeprefix(_RAW) for name in get if name.startswith(_RAW))
+    return NodeWords(
+        edges=get["next_functions"],
+        variable=get.get("variable"),
+        saved=tuple(get[_RAW + name] for name in saved),
+    )
+
+
+def kept_by(torch: Any, node: Any, words: NodeWords) -> Kept:
+    """What a node keeps; nothing is run, and what a backward pass has freed is gone."""
+    things = [each for each, _ in words.edges(node) if each is not None]
+    if words.variable is not None:
+        things.append(words.variable(node))
+    if not tells_saved(torch):
+        return Kept(things, len(words.saved))
+    for get in words.saved:
+        found = _answer(get, node)
+        for each in found if type(found) in (tuple, list) else [found]:
+            # The hooks may hold memory as well, as those of checkpointing do.
+            things += [_answer(_DATA, each), _answer(_HOOK, each)]
+    return Kept([each for each in things if each is not None], 0)
+
+
+def tells_saved(torch: Any) -> bool:
+    """Whether this torch tells what was saved without unpacking it."""
+    saved = getattr(getattr(torch._C, "_autograd", None), "SavedTensor", None)
+    return hasattr(saved, "data")
+
+
+def _answer(get: Callable[[Any], Any], node: Any) -> Any:
+    try:
+        return get(node)
+    except (
+        RuntimeError,
+        AttributeError,
+    ):  # freed by a backward pass, or changed since it was saved
+        return None

@@ -24,7 +24,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.replaced import replaced
+from gpumagic.devices.torch_private import replaced
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import SyncCall
 from gpumagic.report.places import Place, PlaceMark, Places, code_line, runs_through
@@ -146,12 +146,9 @@ def _mode_of(
             f"on cuda only",
             _ANYWAY,
         )
-    names = "_cuda_get_sync_debug_mode", "_cuda_set_sync_debug_mode"
-    found = [getattr(torch._C, name, None) for name in names]
-    if not all(found) and torch.cuda.is_initialized():
-        # The public words start CUDA, which does no harm once it is started.
-        found = [getattr(torch.cuda, name[len("_cuda_") :], None) for name in names]
-    read, write = found
+    # The public words start CUDA.
+    read = getattr(torch._C, "_cuda_get_sync_debug_mode", None)
+    write = getattr(torch._C, "_cuda_set_sync_debug_mode", None)
     if read is None or write is None:
         raise DeviceError(
             "this torch cannot tell which calls wait for the device: it was built "

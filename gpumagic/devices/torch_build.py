@@ -39,7 +39,7 @@ def read_torch_build() -> TorchBuild | None:
         return TorchBuild("unknown version", None, None, None, hidden_by=spec.origin)
     said = _assignments(Path(spec.origin).with_name("version.py"))
     return TorchBuild(
-        version=said.get("__version__") or _distribution_version() or "unknown version",
+        version=said.get("__version__") or "unknown version",
         cuda=said.get("cuda"),
         hip=said.get("hip"),
         xpu=said.get("xpu"),
@@ -83,12 +83,3 @@ def _accelerator(torch: Any) -> str | None:
         return "xpu"
     mps = getattr(getattr(torch, "backends", None), "mps", None)
     return "mps" if mps is not None and mps.is_available() else None
-
-
-def _distribution_version() -> str | None:
-    from importlib import metadata  # slow to import, and hardly ever needed
-
-    try:
-        return metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return None

@@ -13,7 +13,10 @@ import contextlib
 import os
 import sys
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _UNNAMED = "privateuseone"  # what torch calls the free place for a new backend
 _EMPTY_HOST_CACHE = ("_accelerator_emptyHostCache", "_host_emptyCache")
@@ -106,7 +109,8 @@ def compilations(torch: Any) -> int | None:
     Its counters are asked only where it has been used already: the attribute
     `torch._dynamo` imports itself, which takes seconds.
     """
-    utils = _loaded(_loaded(torch, "_dynamo"), "utils")
+    dynamo = vars(torch).get("_dynamo")
+    utils = None if dynamo is None else vars(dynamo).get("utils")
     if utils is None:
         return 0
     counters = getattr(utils, "counters", None)
@@ -114,10 +118,6 @@ def compilations(torch: Any) -> int | None:
         return None
     # Not by index: that would make an entry in the user's counters.
     return int(counters.get("frames", {}).get("total", 0))
-
-
-def _loaded(module: Any, name: str) -> Any | None:
-    return None if module is None else vars(module).get(name)
 
 
 def empty_host_cache(torch: Any) -> bool:
@@ -133,3 +133,29 @@ def empty_host_cache(torch: Any) -> bool:
                 empty()
                 return True
     return False
+
+
+@contextlib.contextmanager
+def replaced(
+    owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """Put what is made of a function in its place; nothing happens if there is none.
+
+    Whoever replaces it in turn, and leaves it so, keeps what they have put there. A
+    class that has inherited it has nothing of its own afterwards.
+    """
+    before = getattr(owner, name, None)
+    if before is None:
+        yield
+        return
+    own = vars(owner).get(name)
+    ours = make(before)
+    setattr(owner, name, ours)
+    try:
+        yield
+    finally:
+        if vars(owner).get(name) is ours:
+            if own is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)

@@ -1,13 +1,34 @@
-"""Traces what host and devices do during a block, by torch's own profiler."""
+"""Traces what host and devices do during a block, by torch's own profiler.
+
+What has to be known about that, and is not written in its manual:
+
+- Starting it asks CUDA how many devices there are, whatever it is to trace. That
+  initialises CUDA, so it is not started where nobody has used CUDA yet.
+- Starting a second one ends the first without a word. The first can still be
+  stopped, but to export what it has not got ends the process.
+- Stopping it first waits for the device. Where that fails, it keeps running.
+- Newer versions print a line at each start and stop.
+- At its first start it imports torch's compiler, 800 modules that take two seconds,
+  only to ask for one option of it.
+- With CUPTI of CUDA 12.6 to 13.0 each of a process's sessions loses one kernel more
+  than the one before, the first ones of the session (pytorch#192021). So kernels that
+  nobody misses have to come first.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import sys
+import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gpumagic.devices import kineto, torch_private, torch_profiler
+from gpumagic.devices import kineto, torch_private
+from gpumagic.devices.nvidia import driver_initialised, why_no_cuda
 from gpumagic.errors import DeviceError, first_line
 from gpumagic.report.events import Trace
 
@@ -15,9 +36,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.devices.kineto import Reading
+    from gpumagic.simulator.observing import SimulatedTracing
+
+    Tracing: TypeAlias = "ProfilerTracing | SimulatedTracing"
 
 _BEGIN, _END = "gpumagic: all idle, begin", "gpumagic: all idle, end"
 _WARM_UP = "gpumagic: warming up"
+ACTIVITIES = {"cuda": "CUDA", "xpu": "XPU"}  # by kind, what it can see
+_LOSING_FROM, _LOSING_UNTIL = (12, 6), (13, 1)
+_ENOUGH_TO_LOSE = 200  # sessions in one process; they take a thousandth of a second
+_COMPILER, _COMPILED_GRAPHS = "_inductor", "TORCHINDUCTOR_CUDAGRAPHS"
+_LOG_LEVEL, _SILENT = "KINETO_LOG_LEVEL", "6"  # above the highest level there is
 
 LOST = (
     "the trace was lost: the code used torch's profiler itself",
@@ -41,30 +70,11 @@ HEADLESS = (
 )
 
 
-class Tracing(Protocol):
-    """A trace that is being taken."""
-
-    def begin(self) -> None:
-        """The window begins: all devices are idle, the user's code comes next."""
-
-    def end(self) -> None:
-        """The window ends: all devices are idle again; or it has been cut before."""
-
-    def cut(self) -> bool:
-        """End the window here, and keep nothing of what comes later."""
-
-    def trace(self) -> Trace:
-        """What was seen between begin and end; to be asked after the block."""
-
-    def save(self, path: str | Path) -> None:
-        """Write it as JSON for Perfetto and Chrome, once the block has ended."""
-
-
 @contextlib.contextmanager
 def trace(torch: Any, kind: str) -> Iterator[Tracing]:
     """Trace what torch does on the host and on one kind of device during a block."""
-    torch_profiler.require_startable(torch)
-    tracing = _ProfilerTracing(torch, kind)
+    require_startable(torch)
+    tracing = ProfilerTracing(torch, kind)
     tracing.start()
     try:
         yield tracing
@@ -72,8 +82,12 @@ def trace(torch: Any, kind: str) -> Iterator[Tracing]:
         tracing.stop()
 
 
-class _ProfilerTracing:
-    """A `Tracing` by `torch.profiler`."""
+class ProfilerTracing:
+    """A trace that is being taken by `torch.profiler`.
+
+    The window lies between `begin` and `end`, which are called when all devices are
+    idle; what was seen is told, and saved, once the block has ended.
+    """
 
     def __init__(self, torch: Any, kind: str) -> None:
         self._torch = torch
@@ -91,13 +105,13 @@ class _ProfilerTracing:
         """Start the profiler and let its first costs be paid."""
         if self._in_use() and torch_private.is_capturing(self._torch, self._kind):
             raise DeviceError(*CAPTURING)
-        self._profile = torch_profiler.started(self._torch, self._kind)
+        self._profile = started(self._torch, self._kind)
         try:
             self._warm_up()
         except BaseException as error:
             self.stop()
             if isinstance(error, RuntimeError):
-                raise torch_profiler.not_started(error) from error
+                raise not_started(error) from error
             raise
 
     def begin(self) -> None:
@@ -132,21 +146,21 @@ class _ProfilerTracing:
         if profile is None:
             return
         try:
-            self._text = torch_profiler.exported(profile)
+            self._text = exported(profile)
         except (RuntimeError, OSError) as error:
             self._lose(error)
 
     def _halt(self) -> None:
         """Let the profiler see no more; what it has seen can be told later."""
         profile, self._profile = self._profile, None
-        if not torch_profiler.is_running(self._torch, unknown=True):
+        if not is_running(self._torch, unknown=True):
             return  # the code has ended ours by starting one of its own
         if not self._ended_ns:
             self._problem = UNENDED
-            torch_profiler.stop_without_waiting(self._torch)
+            stop_without_waiting(self._torch)
             return
         try:
-            torch_profiler.stop(self._torch, profile)
+            stop(self._torch, profile)
             self._profile = profile
         except (RuntimeError, OSError) as error:
             self._lose(error)
@@ -168,15 +182,7 @@ class _ProfilerTracing:
         except ValueError:  # a mark is missing
             return Trace((), length_s, *LOST)
         problem, hint = self._lacking(seen)
-        return Trace(
-            seen.spans,
-            seen.length_s,
-            problem,
-            hint,
-            seen.operators,
-            self._is_cut,
-            seen.began_unix_ns,
-        )
+        return replace(seen, problem=problem, hint=hint, is_cut=self._is_cut)
 
     def _lacking(self, seen: Reading) -> tuple[str, str] | tuple[None, None]:
         """Why devices are missing from it, at least in part."""
@@ -184,7 +190,7 @@ class _ProfilerTracing:
             return HEADLESS
         if seen.sees_devices or not self._expects_devices:
             return None, None
-        if self._kind in torch_profiler.ACTIVITIES:
+        if self._kind in ACTIVITIES:
             return BLIND
         return (
             f"torch's profiler does not see devices of kind {self._kind!r}",
@@ -205,13 +211,13 @@ class _ProfilerTracing:
         """
         self._mark(_WARM_UP)
         self._expects_devices = self._in_use()
-        sees = torch_profiler.sees_devices(self._torch, self._kind)
+        sees = sees_devices(self._torch, self._kind)
         if self._module is None or not self._expects_devices or not sees:
             return
         spin = getattr(self._module, "_sleep", None)
         if spin is not None:
             # Kernels that need no memory: the counters stay as they are.
-            first_ones = torch_profiler.kernels_to_lose(self._torch)
+            first_ones = kernels_to_lose(self._torch)
             for _ in range(first_ones):
                 spin(0)
             self._may_lose = first_ones > 1
@@ -228,3 +234,146 @@ class _ProfilerTracing:
     def _mark(self, name: str) -> None:
         with self._torch.profiler.record_function(name):
             pass
+
+
+def require_startable(torch: Any) -> None:
+    """Refuse to start it where that would do harm, or where it cannot trace."""
+    if not torch.profiler.kineto_available():
+        raise DeviceError(
+            "this torch is built without Kineto, the part that traces",
+            "the builds of pytorch.org and PyPI have it",
+        )
+    somewhere = getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
+    if somewhere or is_running(torch, unknown=False):
+        raise DeviceError(
+            "torch's profiler is running already, and there can be only one",
+            "stop it first, or run this without --profile",
+        )
+    could_start = not torch.cuda.is_initialized() and why_no_cuda(torch) is None
+    if could_start and not driver_initialised():
+        raise DeviceError(
+            "torch's profiler would start CUDA, which has not been used yet",
+            'use it once before: torch.zeros(1, device="cuda")',
+        )
+
+
+def is_running(torch: Any, *, unknown: bool) -> bool:
+    """Whether a profiler is running in this thread."""
+    ask = getattr(torch.autograd, "_profiler_enabled", None)
+    return unknown if ask is None else bool(ask())
+
+
+def started(torch: Any, kind: str, *, devices_alone: bool = False) -> Any:
+    """A running profiler; it traces the host, and devices that it can see."""
+    profiler = torch.profiler
+    if devices_alone and not sees_devices(torch, kind):
+        raise DeviceError(
+            "this torch can trace no devices of this kind", f"use a build for {kind}"
+        )
+    host, *devices = _activities(torch, kind)
+    # Without it torch 2.11 warns in the user's cell of a second cycle, which is none.
+    known = profiler.profile.__init__.__code__.co_varnames
+    alone = {"acc_events": True} if "acc_events" in known else {}
+    try:
+        with (
+            _silence(),
+            _without_compiler(torch),
+        ):
+            profile = profiler.profile(
+                activities=devices if devices_alone else [host, *devices], **alone
+            )
+            profile.start()
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise not_started(error) from error
+    return profile
+
+
+def not_started(error: BaseException) -> DeviceError:
+    """What the user is told of a profiler that does not start."""
+    return DeviceError(
+        f"torch's profiler did not start: {first_line(error)}",
+        "run this without --profile",
+    )
+
+
+def sees_devices(torch: Any, kind: str) -> bool:
+    """Whether this torch can trace devices of this kind."""
+    return len(_activities(torch, kind)) > 1
+
+
+def kernels_to_lose(torch: Any) -> int:
+    """How many kernels have to come first, so that none is lost that matters."""
+    version = getattr(getattr(torch, "version", None), "cuda", None)
+    numbers = re.match(r"(\d+)\.(\d+)", version or "")
+    if numbers is None:
+        return 1
+    found = int(numbers[1]), int(numbers[2])
+    return _ENOUGH_TO_LOSE if _LOSING_FROM <= found < _LOSING_UNTIL else 1
+
+
+def stop(torch: Any, profile: Any) -> None:
+    """Stop it for certain."""
+    try:
+        profile.stop()
+    except RuntimeError:
+        if is_running(torch, unknown=False):
+            stop_without_waiting(torch)
+        raise
+
+
+def stop_without_waiting(torch: Any) -> None:
+    """Stop it as it is; what it has seen is lost."""
+    disable = getattr(torch.autograd, "_disable_profiler", None)
+    forget = getattr(torch.autograd.profiler, "_run_on_profiler_stop", None)
+    if disable is not None:
+        disable()
+    if forget is not None:
+        forget()
+
+
+def exported(profile: Any) -> str:
+    """Its Chrome JSON, which it can only write to a file."""
+    with tempfile.TemporaryDirectory(prefix="gpumagic-") as folder:
+        path = Path(folder) / "trace.json"
+        profile.export_chrome_trace(str(path))
+        return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _activities(torch: Any, kind: str) -> list[Any]:
+    known = torch.profiler.ProfilerActivity
+    device = getattr(known, ACTIVITIES.get(kind, ""), None)
+    if device is None or device not in torch.profiler.supported_activities():
+        return [known.CPU]
+    return [known.CPU, device]
+
+
+@contextlib.contextmanager
+def _without_compiler(torch: Any) -> Iterator[None]:
+    """Let it start without importing torch's compiler, where nobody has done so.
+
+    It asks whether the compiler makes CUDA graphs: one that is not there makes none.
+    """
+    lazy = getattr(torch, "_lazy_modules", None)
+    is_there = f"torch.{_COMPILER}" in sys.modules
+    is_asked_for = os.environ.get(_COMPILED_GRAPHS) == "1"
+    if is_there or is_asked_for or not isinstance(lazy, set) or _COMPILER not in lazy:
+        yield
+        return
+    lazy.discard(_COMPILER)
+    try:
+        yield
+    finally:
+        lazy.add(_COMPILER)
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Let it print nothing, unless the user has said what it is to print."""
+    if _LOG_LEVEL in os.environ:
+        yield
+        return
+    os.environ[_LOG_LEVEL] = _SILENT
+    try:
+        yield
+    finally:
+        os.environ.pop(_LOG_LEVEL, None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpumagic.report.record import Record
 from gpumagic.report.units import count_text
@@ -29,34 +29,14 @@ _OTHER_BASE = re.compile(rf"[{_BLANKS}]*([+-]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*))
 _SHOWN = 60  # letters of an entry that are quoted, so that any UUID is whole
 _DIGITS = 20  # more of them only make a number that is too large still larger
 _OLD_SLICE = "MIG-GPU-"  # MIG-GPU-<uuid>/<instance>/<instance>, before driver 470
-_INSTANCES = ("gpu", "compute")
 _OTHERWISE = "drivers may read it otherwise"
 
 BY_PCI_ADDRESS = "PCI_BUS_ID"
 
 
-class _Slice(Protocol):
-    """A part of a GPU; with `gpu_instance` and `compute_instance` by its old name."""
-
-    @property
-    def uuid(self) -> str | None:
-        """As `nvidia-smi -L` prints it."""
-
-
-class Device(Protocol):
-    """A GPU that CUDA can use; with `mig_enabled` also one that has no slices yet."""
-
-    @property
-    def index(self) -> int:
-        """The number by which the caller knows it."""
-
-    @property
-    def uuid(self) -> str | None:
-        """As `nvidia-smi -L` prints it."""
-
-    @property
-    def mig(self) -> Sequence[_Slice]:
-        """Its slices; empty when MIG is off."""
+# A GPU that CUDA can use, with `index`, `uuid`, `mig` (its slices) and `mig_enabled`,
+# as `Gpu` has them; a slice has a `uuid`.
+Device: TypeAlias = Any
 
 
 class Kind(enum.Enum):
@@ -82,7 +62,9 @@ class Place(NamedTuple):
 def uuid_of(place: Place, devices: Sequence[Device]) -> str | None:
     """The UUID of a GPU or slice, where it is known."""
     device = devices[place.gpu]
-    return device.uuid if place.part is None else device.mig[place.part].uuid
+    part = device if place.part is None else device.mig[place.part]
+    found: str | None = part.uuid
+    return found
 
 
 @dataclass(frozen=True)
@@ -92,7 +74,6 @@ class Entry:
     text: str
     place: Place | None = None  # None ends the list
     remark: str = ""  # why it ends it, or what is overlooked
-    name: str | int | None = None  # what it asks for in vain, if for anything
     doubt: str = ""  # why a driver may read it otherwise
 
     def __str__(self) -> str:
@@ -128,12 +109,12 @@ def _read_number(text: str, count: int) -> Entry:
     number = int(sign + (digits.lstrip("0")[:_DIGITS] or "0"))
     doubt = _doubt_of_number(text, sign, number, count)
     if number < 0:
-        return Entry(text, None, "it is negative", None, doubt)
+        return Entry(text, None, "it is negative", doubt)
     if number >= count:
-        return Entry(text, None, "there is no GPU of this number", number, doubt)
+        return Entry(text, None, "there is no GPU of this number", doubt)
     alone = _is_blank(text[match.end() :])
     remark = "" if alone else "what follows the number is overlooked"
-    return Entry(text, Place(number), remark, number, doubt)
+    return Entry(text, Place(number), remark, doubt)
 
 
 def _doubt_of_number(text: str, sign: str, number: int, count: int) -> str:
@@ -164,33 +145,21 @@ def _read_uuid(text: str, devices: Sequence[Device]) -> Entry:
         doubt = "a UUID of this machine is not known"
     elif place and text == Kind.GPU.value:
         doubt = "this may be too little to name the only GPU"
-    elif place and whole and text != uuid_of(place, devices):
-        doubt = "newer drivers may not know a slice by its old name"
     if place:
-        return Entry(text, place, name=text, doubt=doubt)
+        return Entry(text, place, doubt=doubt)
     remark = "more than one GPU fits it" if fitting else "no GPU or slice fits it"
-    return Entry(text, None, remark, text, doubt)
+    return Entry(text, None, remark, doubt)
 
 
 def _names(text: str, devices: Sequence[Device]) -> dict[Place, str | None]:
-    """All that is of the text's kind, each by the sort of name that the text is."""
+    """All that is of the text's kind."""
     if Kind.of(text.upper()) is Kind.GPU:
         return {Place(gpu): device.uuid for gpu, device in enumerate(devices)}
-    old = text.upper().startswith(_OLD_SLICE)
     return {
-        Place(gpu, place): _old_name(device, part) if old else part.uuid
+        Place(gpu, place): part.uuid
         for gpu, device in enumerate(devices)
         for place, part in enumerate(device.mig)
     }
-
-
-def _old_name(device: Device, part: _Slice) -> str | None:
-    if part.uuid and part.uuid.startswith(_OLD_SLICE):
-        return part.uuid
-    instances = [getattr(part, f"{word}_instance", None) for word in _INSTANCES]
-    if device.uuid is None or None in instances:
-        return None
-    return "/".join([f"MIG-{device.uuid}", *map(str, instances)])
 
 
 def _doubt_of_nothing(text: str, kind: Kind, devices: Sequence[Device]) -> str:
@@ -201,6 +170,8 @@ def _doubt_of_nothing(text: str, kind: Kind, devices: Sequence[Device]) -> str:
         number = _read_number(bare, len(devices))
         allowed = number.place or number.doubt
         return _OTHERWISE if allowed and kind is not own else ""
+    if bare.upper().startswith(_OLD_SLICE):
+        return _OTHERWISE
     names = _names(bare, devices)
     if None in names.values() and bare not in names.values():
         return "a UUID of this machine is not known"
@@ -301,16 +272,7 @@ def _named(entries: Sequence[Entry], notes: _Notes) -> list[Place]:
             notes.say(f"{entry} names a GPU again, which hides every GPU")
             return []
         found.append(entry.place)
-    # Some readers of the list look for repetitions before they look for its end.
-    if found and _repeats(entries):
-        notes.doubt("a repetition behind the end of the list may hide every GPU")
     return found
-
-
-def _repeats(entries: Sequence[Entry]) -> bool:
-    names = [entry.place or entry.name for entry in entries]
-    readable = names[: names.index(None)] if None in names else names
-    return len(set(readable)) < len(readable)
 
 
 def _with_slices(

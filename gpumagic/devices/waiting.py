@@ -21,7 +21,9 @@ are taken, each where it costs least:
 
 from __future__ import annotations
 
+import _thread
 import math
+import signal
 import threading
 import time
 from dataclasses import dataclass
@@ -33,7 +35,7 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.devices.protocols import Runtime
 
@@ -44,6 +46,7 @@ _POLLS_S = 0.05  # until then the shortest pause would be seen in the figure
 _SHORTEST_PAUSE_S = 50e-6  # the system rounds what is shorter up to this
 _PAUSE_SHARE = 1e-3
 _THREAD_PAYS_S = 0.05
+_AGAIN_S = 0.1
 _JOIN_S = 0.1  # Windows hears Ctrl-C only between such waits
 
 
@@ -248,3 +251,57 @@ class _Helper(threading.Thread):
         if self._waited is None:
             raise NotInTime
         return self._waited
+
+
+class Alarm:
+    """Calls something after a while, between two steps of what the main thread runs."""
+
+    def __init__(self, after_s: float, call: Callable[[], bool]) -> None:
+        self._after_s, self._call = after_s, call
+        self._signal: Any = None  # its number
+        self._timer: threading.Timer | None = None
+
+    def set(self) -> None:
+        """From now on it runs."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main or self._after_s == math.inf:  # it would never ring
+            return
+        self._signal = next(_unused(), None)
+        if self._signal is not None:
+            signal.signal(self._signal, self._ring)
+            self._wait(self._after_s)
+
+    def off(self) -> None:
+        """It rings no more, and the signal is as it was."""
+        if self._timer is not None:
+            self._timer.cancel()
+        number, self._signal = self._signal, None
+        if number is not None and signal.getsignal(number) == self._ring:
+            # One that is on its way is heard first: `signal` sees to that.
+            signal.signal(number, signal.SIG_DFL)
+
+    def _wait(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._ask)
+        self._timer.daemon, self._timer.name = True, "gpumagic-alarm"
+        self._timer.start()
+
+    def _ask(self) -> None:
+        number = self._signal
+        if number is not None:
+            _thread.interrupt_main(number)
+
+    def _ring(self, *_: Any) -> None:
+        if self._signal is None:
+            return
+        if self._call():
+            self.off()
+        else:
+            self._wait(_AGAIN_S)
+
+
+def _unused() -> Iterator[int]:
+    """Signals that nobody listens to, and that nobody is likely to send."""
+    last = getattr(signal, "SIGRTMAX", 0)
+    found = [*range(last - 1, getattr(signal, "SIGRTMIN", last), -1)]
+    found.append(getattr(signal, "SIGURG", 0))
+    return (each for each in found if each and signal.getsignal(each) == signal.SIG_DFL)

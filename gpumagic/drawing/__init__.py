@@ -8,12 +8,17 @@ that has one, since each costs a millisecond or two of the first answer.
 from __future__ import annotations
 
 import importlib
+import random
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.drawing import rich_import  # noqa: F401 -- before all that use rich
+try:
+    # On its import rich takes a number from Python's own generator: whoever has called
+    # `random.seed(0)` would get other numbers from the first report on.
+    _state = random.getstate()
+    import rich.style  # noqa: F401 -- it is this module that takes the number
+finally:
+    random.setstate(_state)
 
-# isort: split
-from gpumagic.drawing.cells import Badge, Cell, Key, Meter
 from gpumagic.drawing.document import (
     Details,
     Drawing,
@@ -25,10 +30,19 @@ from gpumagic.drawing.document import (
     one_screen,
 )
 from gpumagic.drawing.palette import Tone
-from gpumagic.drawing.table import Column, Grid, Property, Table
+from gpumagic.drawing.table import (
+    Badge,
+    Cell,
+    Column,
+    Grid,
+    Key,
+    Meter,
+    Property,
+    Table,
+)
 
 if TYPE_CHECKING:
-    from gpumagic.drawing.curves import Areas, Curve, Histogram, Layer, Sparkline
+    from gpumagic.drawing.curves import Areas, Curve, Histogram, Layer
     from gpumagic.drawing.progress import Progress
     from gpumagic.drawing.spans import (
         Extent,
@@ -40,10 +54,9 @@ if TYPE_CHECKING:
         Strips,
     )
     from gpumagic.drawing.timeline import Lane, Span, Timeline
-    from gpumagic.drawing.tree import AllLevels, Branch, Tree
+    from gpumagic.drawing.tree import Branch, Tree
 
 __all__ = [
-    "AllLevels",
     "Areas",
     "Badge",
     "Branch",
@@ -68,7 +81,6 @@ __all__ = [
     "Progress",
     "Property",
     "Span",
-    "Sparkline",
     "Stack",
     "Stacks",
     "StripRow",
@@ -82,11 +94,11 @@ __all__ = [
 ]
 
 _PARTS_OF = {
-    "curves": "Areas Curve Histogram Layer Sparkline",
+    "curves": "Areas Curve Histogram Layer",
     "progress": "Progress",
     "spans": "Extent Extents Piece Stack Stacks StripRow Strips",
     "timeline": "Lane Span Timeline",
-    "tree": "AllLevels Branch Tree",
+    "tree": "Branch Tree",
 }
 _HOMES = {part: home for home, parts in _PARTS_OF.items() for part in parts.split()}
 

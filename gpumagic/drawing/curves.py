@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING, Literal
 
 from rich.text import Text
 
-from gpumagic.drawing import svg
-from gpumagic.drawing.around import (
+from gpumagic.drawing.html import (
+    LETTER_HEIGHT,
+    LETTER_WIDTH,
+    Html,
     axis_html,
-    axis_ink,
-    in_lines,
-    in_runs,
+    element,
+    filled,
+    image,
+    letter,
+    outline,
+    path,
+    picture,
+    unbroken,
+    wide_image,
+    wide_picture,
+    words,
 )
-from gpumagic.drawing.cells import Key
-from gpumagic.drawing.html import Html, element, unbroken, words
-from gpumagic.drawing.ink import GAP, glyphs_for, ink
+from gpumagic.drawing.ink import GAP, axis_ink, glyphs_for, in_lines, in_runs, ink
 from gpumagic.drawing.palette import (
     BEFORE,
     BLUE,
@@ -36,6 +44,8 @@ from gpumagic.drawing.palette import (
 )
 from gpumagic.drawing.table import (
     INDENT,
+    DrawnAs,
+    Key,
     caption_ink,
     cell_of,
     indented,
@@ -106,13 +116,13 @@ class Columns:
         if self.told:
             mark = ""
             if self.has_peak:
-                patch = svg.picture(10, _ABOVE, "peak", _mark(5))
-                mark = f"{svg.image(patch, 'the mark', 10, _ABOVE)} "
+                peak = picture(10, _ABOVE, "peak", _mark(5))
+                mark = f"{image(peak, 'the mark', 10, _ABOVE)} "
             told.insert(0, Html(f"{mark}{words(self.told)}"))
         said = element("div", Html(" &nbsp; ".join(told))) if told else Html("")
         if not self.totals or self.axis is None:
-            picture = self._picture() if self.totals else Html("")
-            row = row_html(Html(""), cell_of(Html(picture + said)))
+            drawn = self._picture() if self.totals else Html("")
+            row = row_html(Html(""), cell_of(Html(drawn + said)))
             return table_html(self.caption, (row,))
         upper, lower = map(unbroken, self.axis)
         high = element("div", upper, style=f"height:{self.height - _LINE_HEIGHT}px")
@@ -134,8 +144,8 @@ class Columns:
             if any(heights):
                 tops = [column[number][2] for column in stacked]
                 steps = ((top, step) for top in tops)
-                data = svg.outline(steps, self.height, room)
-                drawn.append(svg.filled(data, swatch, edge=len(self.layers) > 1))
+                data = outline(steps, self.height, room)
+                drawn.append(filled(data, swatch, edge=len(self.layers) > 1))
         for number, (swatch, _) in enumerate(self.layers):
             if swatch.mark.isalpha():
                 its = [column[number][1:] for column in stacked]
@@ -146,10 +156,10 @@ class Columns:
             # Half of the mark is left of its place, where there has to be room.
             place = f"{min(max(100 * at, 1.0), 99.0):.2f}%"
             drawn.append(element("svg", _mark(0), x=place, overflow="visible"))
-        track = svg.path(f"M0 {above}h{width}V{self.height}H0z", TRACK)
+        track = path(f"M0 {above}h{width}V{self.height}H0z", TRACK)
         axis = f" from {self.axis[0]} down to {self.axis[1]}" if self.axis else ""
-        return svg.wide_image(
-            svg.wide_picture(width, self.height, self.caption, track, *drawn),
+        return wide_image(
+            wide_picture(width, self.height, self.caption, track, *drawn),
             f"{self.caption}: columns{axis}. {self.told}",
             width,
             self.height,
@@ -218,14 +228,14 @@ class Columns:
 
 
 def _mark(x: int) -> Html:
-    return svg.path(f"M{x - 5} 0h10l-5 {_ABOVE - 1}z", VERMILLION)
+    return path(f"M{x - 5} 0h10l-5 {_ABOVE - 1}z", VERMILLION)
 
 
 def _letter(
     swatch: Swatch, its: list[tuple[float, float]], width: int, height: int, room: int
 ) -> Iterator[Html]:
     """The letter in the middle of the widest stretch where there is room for it."""
-    high = (svg.LETTER_HEIGHT + 1) / room
+    high = (LETTER_HEIGHT + 1) / room
     runs, at = [], 0
     for has_room, run in groupby(top - bottom >= high for bottom, top in its):
         length = len(list(run))
@@ -237,72 +247,15 @@ def _letter(
     bottom, top = its[start + length // 2]
     yield element(
         "svg",
-        *svg.letter(swatch, -svg.LETTER_WIDTH // 2),
+        *letter(swatch, -LETTER_WIDTH // 2),
         x=f"{100 * (start + length / 2) / len(its):.2f}%",
-        y=round(height - (bottom + top) / 2 * room - svg.LETTER_HEIGHT / 2),
+        y=round(height - (bottom + top) / 2 * room - LETTER_HEIGHT / 2),
         overflow="visible",
     )
 
 
-class OfColumns:
-    """A picture that is drawn as columns."""
-
-    def columns(self) -> Columns:
-        """What is drawn."""
-        raise NotImplementedError
-
-    def html(self) -> Html:
-        """A table with the picture, its axes, and what is said of it."""
-        return self.columns().html()
-
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> RenderResult:
-        yield self.columns()
-
-
 @dataclass(frozen=True)
-class Sparkline(OfColumns):
-    """A small curve with its lowest, highest and last value in numbers."""
-
-    caption: str  # what is measured
-    # in order of time; None, and what is not finite, leaves a gap
-    values: Sequence[float | None]
-    # writes a value with its unit, such as `units.bytes_text`
-    text_of: Callable[[float], str] = "{:g}".format
-
-    def columns(self) -> Columns:
-        """The lowest is an eighth as high as the highest; a flat line is in the mid."""
-        points = [
-            each if each is not None and math.isfinite(each) else None
-            for each in self.values
-        ]
-        known = [each for each in points if each is not None]
-        if not known:
-            return Columns(self.caption, (), "no values")
-        low, high = min(known), max(known)
-        # Halved first: the distance of two huge values of either sign overflows.
-        extent = high / 2 - low / 2
-        heights = [
-            0.0
-            if each is None
-            else 0.125 + 0.875 * (each / 2 - low / 2) / extent
-            if extent
-            else 0.5
-            for each in points
-        ]
-        last, missing = points[-1], len(points) - len(known)
-        said = (
-            f"lowest {self.text_of(low)}, highest {self.text_of(high)}, last "
-            f"{'unknown' if last is None else self.text_of(last)}, "
-            f"{count_text(len(points), 'value')}"
-        )
-        said += f" ({missing} unknown)" if missing else ""
-        return Columns(self.caption, ((_PLAIN, heights),), said)
-
-
-@dataclass(frozen=True)
-class Histogram(OfColumns):
+class Histogram(DrawnAs):
     """Columns as high as the count of values in them."""
 
     caption: str  # what is counted
@@ -310,7 +263,7 @@ class Histogram(OfColumns):
     # writes a value with its unit
     text_of: Callable[[float], str] = "{:g}".format
 
-    def columns(self) -> Columns:
+    def drawn(self) -> Columns:
         """What lies beyond the middle half by three of its widths is only counted."""
         known = sorted(each for each in self.values if abs(each) < _FURTHEST)
         if not known:
@@ -340,7 +293,7 @@ class Histogram(OfColumns):
 
 
 @dataclass(frozen=True)
-class Curve(OfColumns):
+class Curve(DrawnAs):
     """An area under a quantity that goes by steps, with its highest place marked."""
 
     caption: str  # what is drawn
@@ -353,7 +306,7 @@ class Curve(OfColumns):
     # writes a value with its unit
     text_of: Callable[[float], str] = "{:g}".format
 
-    def columns(self) -> Columns:
+    def drawn(self) -> Columns:
         """What rises and falls within one stretch is half as wide as it."""
         top = max(self.highest, default=self.floor)
         extent = max(top - self.floor, 0) or 1
@@ -389,7 +342,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Areas(OfColumns):
+class Areas(DrawnAs):
     """What a quantity was made up of as it went, the steadiest below.
 
     A letter names each, in the picture and wherever else it is spoken of: nobody has to
@@ -427,7 +380,7 @@ class Areas(OfColumns):
             for each in self.layers
         ]
 
-    def columns(self) -> Columns:
+    def drawn(self) -> Columns:
         """From the ground up: what was before, what hardly moves, what moves most."""
         top = max((sum(each) for each in zip(*self._levels, strict=True)), default=0.0)
         named = [

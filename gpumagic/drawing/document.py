@@ -11,7 +11,6 @@ from rich.console import Console, ConsoleDimensions
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from gpumagic.drawing.cells import Badge
 from gpumagic.drawing.html import (
     INSET,
     WIDEST_EM,
@@ -23,7 +22,7 @@ from gpumagic.drawing.html import (
 )
 from gpumagic.drawing.ink import GAP, Indented, ink
 from gpumagic.drawing.palette import RULE
-from gpumagic.drawing.table import Table, indented
+from gpumagic.drawing.table import Badge, Table, indented
 from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
@@ -81,14 +80,11 @@ class Note:
             Badge(self.kind, self.kind).html(),
             Html(" "),
             sentences(self.text),
-            self._hint_html(),
+            element("div", sentences(f"-> {self.hint}"), style="padding-left:1.2em")
+            if self.hint
+            else Html(""),
             style=f"margin:0 0 .3em {INSET};line-height:1.5;max-width:{WIDEST_EM}em",
         )
-
-    def _hint_html(self) -> Html:
-        if not self.hint:
-            return Html("")
-        return element("div", sentences(f"-> {self.hint}"), style="padding-left:1.2em")
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -144,17 +140,15 @@ class Details:
     def html(self) -> Html:
         """A `<details>`, which stays closed until it is asked for."""
         inside = lines(part.html() for part in self.parts)
+        # By which word it is asked for, for those who type.
+        word = Html(f" {element('small', words(self.name))}" if self.name else "")
         return element(
             "details",
-            element("summary", words(self.summary), self._word(), style=_POINTED_AT),
+            element("summary", words(self.summary), word, style=_POINTED_AT),
             element("div", inside, style="margin:.5em 0 0 1.2em"),
             style=f"margin:0 0 .2em {INSET};line-height:1.4",
             open="open" if self.is_open else "",
         )
-
-    def _word(self) -> Html:
-        """By which word it is asked for, for those who type."""
-        return Html(f" {element('small', words(self.name))}" if self.name else "")
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions

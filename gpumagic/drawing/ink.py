@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import groupby, zip_longest
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -67,11 +68,6 @@ def _glued(text: str) -> str:
     return _BETWEEN.sub(_GLUE, text)
 
 
-def _loose(text: str) -> str:
-    """The same text as it is read."""
-    return text.replace(_GLUE, " ")
-
-
 @dataclass(frozen=True)
 class Glyphs:
     """One set of drawing characters, each one cell wide."""
@@ -83,9 +79,6 @@ class Glyphs:
 
     levels: str
     """A curve's heights, from the lowest on."""
-
-    kinds: str
-    """From the densest on; what a kind is drawn with is in the palette."""
 
     gap: str
     rule: str
@@ -101,7 +94,6 @@ UNICODE = Glyphs(
     empty="░",
     parts="▏▎▍▌▋▊▉",
     levels="▁▂▃▄▅▆▇█",
-    kinds="█▓▒░▚",
     gap="·",
     rule="─",
     peak="▼",
@@ -111,7 +103,6 @@ ASCII = Glyphs(
     empty="-",
     parts="",
     levels="_.-=+*%#",
-    kinds="#=+o%",
     gap=".",
     rule="-",
     peak="v",
@@ -236,10 +227,37 @@ def _wrapped(cell: Text, width: int, console: Console) -> list[Text]:
     whole.plain = _glued(plain)
     lines = list(whole.wrap(console, width, overflow="fold"))
     for line in lines:
-        line.plain = _loose(line.plain)
+        line.plain = line.plain.replace(_GLUE, " ")
     return lines
 
 
-def underline(widths: Sequence[int], rule: str) -> Text:
-    """A rule under each column."""
-    return Text(GAP.join(rule * width for width in widths))
+def axis_ink(marks: Iterable[str], width: int, options: ConsoleOptions) -> Text:
+    """The same in so many characters."""
+    first, *rest = (ink(mark, options).plain for mark in marks)
+    row = first
+    if rest:
+        *middle, last = rest
+        room = max(width - len(first) - len(last), 0)
+        row = f"{first}{' '.join(middle):^{room}}{last}"
+        row = row if len(row) <= width else f"{first} to {last}"
+    return Text(row, overflow="fold")
+
+
+def in_runs(characters: Iterable[tuple[str, str]]) -> Text:
+    """Characters with a style each, as few pieces: rich draws piece by piece."""
+    text = Text()
+    for style, run in groupby(characters, key=itemgetter(1)):
+        text.append("".join(character for character, _ in run), style)
+    return text
+
+
+def in_lines(entries: Iterable[Text], options: ConsoleOptions) -> Iterator[Text]:
+    """As many to a line as it has room for."""
+    line = Text(overflow="fold")
+    for entry in entries:
+        if line and line.cell_len + len(GAP) + entry.cell_len > options.max_width:
+            yield line
+            line = Text(overflow="fold")
+        line = line.append(GAP if line else "").append_text(entry)
+    if line:
+        yield line

@@ -6,8 +6,8 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Protocol, Self
 
-from gpumagic.drawing.cells import Meter
 from gpumagic.drawing.document import Drawing
+from gpumagic.drawing.table import Meter
 from gpumagic.report.units import seconds_text, share_text
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _FEWEST_S_BETWEEN = 0.25
-_WHOLE = 1  # the total where shares are told, not steps
 # Nobody needs to be told how far a second has come.
 SHOWN_AFTER_S = 2.0
 
@@ -51,22 +50,17 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
         begins_after_s: float = SHOWN_AFTER_S,
     ) -> None:
-        self.total = _WHOLE if total is None else total
-        self.label = label
         self.done: float = 0
-        self._are_steps = total is not None
-        self._place = place
-        self._clock = clock
+        self._total, self._are_steps = 1 if total is None else total, total is not None
+        self._label, self._place, self._clock = label, place, clock
         self._begins_after_s = begins_after_s
         self._started_s = self._published_s = clock()
-        self._is_shown = False
-        self._note = ""
-        self._outcome = ""
+        self._is_shown, self._note = False, ""
 
     def __enter__(self) -> Self:
         self._started_s = self._published_s = self._clock()
         if not self._begins_after_s:
-            self._show()
+            self._show_state()
         return self
 
     def __exit__(
@@ -81,11 +75,11 @@ class Progress:
             self._place.clear()
             return
         took = seconds_text(self._elapsed_s)
-        self._outcome = f"stopped at {share_text(self.share)} after {took}"
+        outcome = f"stopped at {share_text(self.share)} after {took}"
         # What went wrong in the work is what the user must see, not what
         # went wrong in drawing it.
         with contextlib.suppress(Exception):
-            self._show()
+            self._show(outcome, self._count, is_last=True)
 
     def advance(self, n: int = 1, note: str = "") -> None:
         """Count steps as done."""
@@ -93,47 +87,36 @@ class Progress:
 
     def reach(self, share: float, note: str = "") -> None:
         """Tell how much of all is done now; what is less than before is not told."""
-        self._come_to(max(self.done, share * self.total), note)
+        self._come_to(max(self.done, share * self._total), note)
 
     def _come_to(self, done: float, note: str) -> None:
-        self.done = done
-        self._note = note or self._note
+        self.done, self._note = done, note or self._note
         waits = self._clock() - self._published_s < _FEWEST_S_BETWEEN
         if self._elapsed_s >= self._begins_after_s and not waits:
-            self._show()
+            self._show_state()
 
     @property
     def share(self) -> float:
         """How much is done; nothing to do is all done."""
-        return min(self.done / self.total, 1.0) if self.total > 0 else 1.0
-
-    def line(self) -> str:
-        """All there is to say, in one line for a terminal."""
-        return f"{self.label}: {self._state()}"
-
-    def drawing(self) -> Drawing:
-        """All there is to say, with a meter."""
-        return Drawing(self.line(), (Meter(self.share, share_text(self.share)),))
-
-    def _show(self) -> None:
-        self._published_s, self._is_shown = self._clock(), True
-        self._place.show(self.drawing(), is_last=bool(self._outcome))
+        return min(self.done / self._total, 1.0) if self._total > 0 else 1.0
 
     @property
     def _elapsed_s(self) -> float:
         return self._clock() - self._started_s
 
-    def _state(self) -> str:
-        said = [self._outcome, self._count()]
-        if not self._outcome:
-            said = [share_text(self.share), self._count(), self._left(), self._note]
-        return ", ".join(part for part in said if part)
-
+    @property
     def _count(self) -> str:
-        return f"{self.done:,} of {self.total:,}" if self._are_steps else ""
+        return f"{self.done:,} of {self._total:,}" if self._are_steps else ""
 
-    def _left(self) -> str:
-        if not 0 < self.done < self.total:
-            return ""
-        left_s = self._elapsed_s / self.done * (self.total - self.done)
-        return f"an estimated {seconds_text(left_s)} left"
+    def _show_state(self) -> None:
+        left = ""
+        if 0 < self.done < self._total:
+            left_s = self._elapsed_s / self.done * (self._total - self.done)
+            left = f"an estimated {seconds_text(left_s)} left"
+        self._show(share_text(self.share), self._count, left, self._note)
+
+    def _show(self, *said: str, is_last: bool = False) -> None:
+        self._published_s, self._is_shown = self._clock(), True
+        line = f"{self._label}: {', '.join(filter(None, said))}"
+        meter = Meter(self.share, share_text(self.share))
+        self._place.show(Drawing(line, (meter,)), is_last=is_last)

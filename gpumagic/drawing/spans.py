@@ -16,18 +16,32 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.cells import cell_len
 from rich.text import Text
 
-from gpumagic.drawing import svg
-from gpumagic.drawing.around import (
-    Hover,
+from gpumagic.drawing.html import (
+    INSET,
+    WIDEST_EM,
+    Html,
     axis_html,
-    axis_ink,
-    foot_html,
-    foot_ink,
-    hovers_html,
-    in_runs,
+    element,
+    filled,
+    lines,
+    outline,
+    path,
+    unbroken,
+    wide_image,
+    wide_picture,
+    words,
+    written,
 )
-from gpumagic.drawing.html import Html, label, lines, unbroken, words
-from gpumagic.drawing.ink import GAP, clean, glyphs_for, ink, widest
+from gpumagic.drawing.ink import (
+    GAP,
+    axis_ink,
+    clean,
+    glyphs_for,
+    in_lines,
+    in_runs,
+    ink,
+    widest,
+)
 from gpumagic.drawing.palette import (
     BLUE,
     FREE,
@@ -38,6 +52,8 @@ from gpumagic.drawing.palette import (
 )
 from gpumagic.drawing.table import (
     INDENT,
+    DrawnAs,
+    Key,
     caption_ink,
     cell_of,
     head_html,
@@ -48,7 +64,7 @@ from gpumagic.drawing.table import (
     table_html,
     wide_row_html,
 )
-from gpumagic.report.units import count_text
+from gpumagic.report.units import count_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -67,7 +83,7 @@ _WITH_HAIR = 4
 _WITH_GAP_PX, _WITH_GAP_CELLS = 6, 3
 # About 120 bytes of HTML for each stretch that tells something.
 _MOST_HOVERS, _LEAST_HOVER_PX = 240, 3
-_MOST_NAMED = 2
+_MOST_NAMED, _LONGEST_TITLE, _SHORT_LABEL = 2, 100, 16
 # Generous for a letter of the label's font: what fits by this, fits.
 _LETTER_WIDTH = 7
 _NEARLY_ALL = 0.94  # what no height of eight can tell from all
@@ -153,10 +169,10 @@ def shapes(line: Line, kinds: Mapping[str, Swatch], seen: _Raster) -> Iterator[H
             if kind in share:
                 below = min(below + share[kind], 1.0)
             its.append((below if kind in share else 0.0, length))
-    yield svg.path(svg.outline(track, HEIGHT), TRACK)
+    yield path(outline(track, HEIGHT), TRACK)
     for kind, its in reversed(tops.items()):
         if any(top for top, _ in its):
-            yield svg.filled(svg.outline(its, HEIGHT), kinds[kind])
+            yield filled(outline(its, HEIGHT), kinds[kind])
     yield from _labels(line, kinds, seen)
 
 
@@ -186,7 +202,7 @@ def _labels(line: Line, kinds: Mapping[str, Swatch], seen: _Raster) -> Iterator[
             continue
         if cell_len(name) * _LETTER_WIDTH + 6 <= wide:
             fill, share = text_on(swatch.fill), wide / WIDTH
-            yield svg.label(name, mark.start, share, HEIGHT - 5, fill)
+            yield written(name, mark.start, share, HEIGHT - 5, fill)
 
 
 def _covers(swatch: Swatch) -> bool:
@@ -223,6 +239,35 @@ def line_ink(
     return in_runs(drawn)
 
 
+class Hover(NamedTuple):
+    """A stretch of a picture, in pixels, and what it tells; nothing if empty."""
+
+    left: int
+    right: int
+    title: str
+
+
+def hovers_html(hovers: Iterable[Hover], width: int, height: int) -> Html:
+    """The boxes, side by side over the picture of this size that stands before them."""
+    boxes, at = [], 0
+    for left, right, title in hovers:
+        if left > at:
+            boxes.append(_box("", left - at))
+        boxes.append(_box(shortened(clean(title), _LONGEST_TITLE), right - left))
+        at = right
+    if not boxes:
+        return Html("")
+    if at < width:
+        boxes.append(_box("", width - at))
+    # Boxes that share the room are as wide as the picture, however wide that is.
+    style = f"display:flex;height:{height}px;margin-top:-{height}px"
+    return element("div", *boxes, style=style)
+
+
+def _box(title: str, share: int) -> Html:
+    return element("span", title=title, style=f"flex:{share}")
+
+
 @dataclass(frozen=True)
 class Spans:
     """Rows of marks on one scale, each between its name and what is said of it."""
@@ -239,7 +284,6 @@ class Spans:
     remarks: tuple[str, ...] = ()  # what else is said under it
     noun: str = ""  # what marks are called; without, nothing is told of them
     size_text: Callable[[float], str] = "{:g}".format
-    empty: str = FREE  # what is told of a mark without a kind
     unused: str = ""  # what an empty place stands for, where that is explained
     text_first: bool = False  # whether text has figures before the line
     is_number: bool = True  # whether what stands behind is a figure
@@ -271,17 +315,16 @@ class Spans:
         rows = []
         for line, its in zip(self.lines, seen, strict=True):
             name = line.label or "continued"
-            picture = svg.wide_picture(
-                WIDTH, HEIGHT, name, *shapes(line, self.kinds, its)
-            )
+            picture = wide_picture(WIDTH, HEIGHT, name, *shapes(line, self.kinds, its))
             over = hovers_html(self._hovers(line), WIDTH, HEIGHT)
             said = line.said or f"{name}: {line.text}"
-            image = svg.wide_image(
-                picture, said, WIDTH, HEIGHT, over, most_em=self.most_em
-            )
+            image = wide_image(picture, said, WIDTH, HEIGHT, over, most_em=self.most_em)
             text = unbroken(line.text) if self.is_number else words(line.text)
             text_cell = cell_of(text, right=self.is_number)
-            rows.append(row_html(label(line.label), cell_of(image), text_cell))
+            # A short name stays whole beside a picture that takes all.
+            short = len(line.label) <= _SHORT_LABEL
+            shown = unbroken(line.label) if short else words(line.label)
+            rows.append(row_html(shown, cell_of(image), text_cell))
         head = None
         if self.heads is not None:
             first, last = map(words, self.heads)
@@ -289,9 +332,12 @@ class Spans:
             names = first, axis_html(self.ticks), last
             head = head_html(zip(names, sides, strict=True))
         rows = rows or [wide_row_html("none", 3)]
-        remarks = self._remarks(seen)
-        unused = (f"□ {self.unused}",) if self.unused else ()
-        foot = foot_html(self._legend(), remarks, *unused)
+        unused = (words(f"□ {self.unused}"),) if self.unused else ()
+        keys = (*(Key(*each).html() for each in self._legend()), *unused)
+        told = [" &nbsp; ".join(keys), *map(words, self._remarks(seen))]
+        foot = Html("<br/>".join(filter(None, told)))
+        style = f"margin:0 0 .9em {INSET};max-width:{WIDEST_EM}em"
+        foot = element("p", foot, style=style) if foot else foot
         return lines((table_html(self.caption, rows, head=head), foot))
 
     def _hovers(self, line: Line) -> Iterator[Hover]:
@@ -322,7 +368,7 @@ class Spans:
             return marks[0].tell()
         sizes: dict[str, float] = {}
         for mark in marks:
-            name = mark.name or mark.label or mark.kind or self.empty
+            name = mark.name or mark.label or mark.kind or FREE
             sizes[name] = sizes.get(name, 0.0) + mark.size
         shown = sorted(sizes.items(), key=lambda each: -each[1])[:_MOST_NAMED]
         named = [f"{self.size_text(size)} {name}" for name, size in shown]
@@ -354,27 +400,11 @@ class Spans:
             rows.append((Text(), axis_ink(self.ticks, cells, options), Text()))
         widths, right = zip(*((wide, side) for _, wide, side in columns), strict=True)
         yield from rows_ink(rows, widths, console, right=right)
-        remarks = self._remarks(seen)
-        unused = (f"{glyphs.gap} {self.unused}",) if self.unused else ()
-        foot = foot_ink(self._legend(), remarks, narrower(options), *unused)
-        yield from map(indented, foot)
-
-
-class OnScale:
-    """A picture that is drawn as spans."""
-
-    def spans(self) -> Spans:
-        """What is drawn."""
-        raise NotImplementedError
-
-    def html(self) -> Html:
-        """A table with one picture for each line, then what the colours mean."""
-        return self.spans().html()
-
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> RenderResult:
-        yield self.spans()
+        narrow = narrower(options)
+        keys = [Key(*each).ink(narrow) for each in self._legend()]
+        keys += [ink(f"{glyphs.gap} {self.unused}", narrow)] if self.unused else ()
+        yield from map(indented, in_lines(keys, narrow))
+        yield from (indented(ink(each, narrow)) for each in self._remarks(seen))
 
 
 # ----------------------------------------------------------- quantities in pieces
@@ -389,14 +419,9 @@ class Stack:
     pieces: tuple[tuple[str, float], ...]
     text: str  # the whole as it is read, with its unit
 
-    @property
-    def length(self) -> float:
-        """All pieces together; what is no size counts as none."""
-        return sum(size for _, size in self.pieces if 0 < size < _FURTHEST)
-
 
 @dataclass(frozen=True)
-class Stacks(OnScale):
+class Stacks(DrawnAs):
     """Bars in pieces, to the scale of the longest."""
 
     caption: str  # what is shown
@@ -404,17 +429,14 @@ class Stacks(OnScale):
     # each kind in the order in which they are told, and what is said of it
     legend: tuple[tuple[str, str], ...]
 
-    def spans(self) -> Spans:
+    def drawn(self) -> Spans:
         """A line for each bar."""
-        longest = max((stack.length for stack in self.stacks), default=0.0)
-        lines = []
-        for stack in self.stacks:
-            pieces = (Piece(*each) for each in stack.pieces)
-            marks = tuple(_in_a_row(pieces, longest))
-            length = marks[-1].end if marks else 0.0
-            lines.append(Line(stack.label, marks, stack.text, length=length))
+        rows = [
+            StripRow(each.label, tuple(Piece(*its) for its in each.pieces), each.text)
+            for each in self.stacks
+        ]
         kinds = swatches(kind for kind, _ in self.legend)
-        return Spans(self.caption, lines, kinds, self.legend, text_first=True)
+        return Spans(self.caption, _lines(rows), kinds, self.legend, text_first=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,12 +461,12 @@ class StripRow:
 
     @property
     def length(self) -> float:
-        """All pieces together."""
+        """All pieces together; what is no size counts as none."""
         return sum(each.size for each in self.pieces if 0 < each.size < _FURTHEST)
 
 
 @dataclass(frozen=True)
-class Strips(OnScale):
+class Strips(DrawnAs):
     """Rows of pieces, such as the blocks of memory, to the scale of a full row."""
 
     caption: str  # what is shown
@@ -457,17 +479,11 @@ class Strips(OnScale):
     text_of: Callable[[float], str] = "{:g}".format
     remark: str = ""  # what else is said under the rows
 
-    def spans(self) -> Spans:
+    def drawn(self) -> Spans:
         """A line for each row."""
-        longest = max((self.full, *(row.length for row in self.rows)))
-        lines = []
-        for row in self.rows:
-            marks = tuple(_in_a_row(row.pieces, longest))
-            length = marks[-1].end if marks else 0.0
-            lines.append(Line(row.label, marks, row.text, length=length))
         return Spans(
             self.caption,
-            lines,
+            _lines(self.rows, self.full),
             swatches(kind for kind, _ in self.legend),
             self.legend,
             remarks=(self.remark,) if self.remark else (),
@@ -477,16 +493,19 @@ class Strips(OnScale):
         )
 
 
-def _in_a_row(pieces: Iterable[Piece], longest: float) -> Iterator[Mark]:
-    """Each where the one before it ends; what is no size is left out."""
-    at = 0.0
-    for each in pieces:
-        if 0 < each.size < _FURTHEST:
-            end = min(at + each.size / longest, 1.0)
-            yield Mark(
-                at, end, each.kind, "", each.name, each.size, each.tell, each.starts
-            )
-            at = end
+def _lines(rows: Sequence[StripRow], full: float = 0.0) -> list[Line]:
+    """Each piece where the one before it ends; what is no size is left out."""
+    longest, lines = max((full, *(row.length for row in rows))), []
+    for row in rows:
+        marks, at = [], 0.0
+        for each in row.pieces:
+            if 0 < each.size < _FURTHEST:
+                end = min(at + each.size / longest, 1.0)
+                told = each.name, each.size, each.tell, each.starts
+                marks.append(Mark(at, end, each.kind, "", *told))
+                at = end
+        lines.append(Line(row.label, marks, row.text, length=at))
+    return lines
 
 
 # ------------------------------------------------------------- one stretch a line
@@ -510,7 +529,7 @@ _STRETCHES = {
 
 
 @dataclass(frozen=True)
-class Extents(OnScale):
+class Extents(DrawnAs):
     """Stretches of one line."""
 
     caption: str  # what the line is
@@ -518,7 +537,7 @@ class Extents(OnScale):
     total: float  # how long the line is
     ends: tuple[str, str]  # what stands at its two ends
 
-    def spans(self) -> Spans:
+    def drawn(self) -> Spans:
         """A line for each stretch."""
         lines = []
         for each in self.lanes:

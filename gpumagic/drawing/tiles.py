@@ -11,8 +11,16 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpumagic.drawing import svg
-from gpumagic.drawing.html import Html, captioned, element, escape, words
+from gpumagic.drawing.html import (
+    INSET,
+    Html,
+    element,
+    escape,
+    image,
+    picture,
+    texts,
+    words,
+)
 from gpumagic.drawing.ink import GAP, clean, ink, side_by_side, widest
 from gpumagic.drawing.palette import GREY, text_on
 from gpumagic.drawing.table import INDENT, caption_ink, indented
@@ -97,11 +105,13 @@ class Figure:
         drawn, width, height = self._svg()
         legend = "; ".join(self.keys)
         alt = ". ".join(filter(None, (self.caption, legend)))
-        return captioned(
-            self.caption,
-            svg.image(drawn, alt, width, height),
+        return element(
+            "p",
+            element("strong", words(self.caption), style="font-weight:600"),
+            element("br"),
+            image(drawn, alt, width, height),
             *((element("br"), words(legend)) if legend else ()),
-            line_height=1.8,
+            style=f"margin:0 0 .9em {INSET};line-height:1.8",
         )
 
     def _svg(self) -> tuple[str, int, int]:
@@ -116,7 +126,7 @@ class Figure:
             for at, column in enumerate(zip(*lines, strict=True))
         )
         boxes: dict[str, list[str]] = defaultdict(list)
-        texts: dict[str, list[Html]] = defaultdict(list)
+        labels: dict[str, list[Html]] = defaultdict(list)
         right, top = 0, 1
         for start, stop in pieces(wide, _WIDTH - first):
             for name, *tiles in lines:
@@ -128,7 +138,7 @@ class Figure:
                         boxes[fill].append(f"M{left} {top}h{width}v{_HIGH}h-{width}z")
                         x, y = left + width // 2, top + _HIGH // 2 + 4
                         text = element("text", escape(tile.text), x=x, y=y)
-                        texts[text_on(fill)].append(text)
+                        labels[text_on(fill)].append(text)
                     left += width
                 right, top = max(right, left), top + _HIGH
             top += _BETWEEN
@@ -136,9 +146,9 @@ class Figure:
             element("path", d="".join(data), fill=fill, stroke=GREY)
             for fill, data in boxes.items()
         ]
-        shapes += (svg.texts(each, colour) for colour, each in texts.items())
+        shapes += (texts(each, colour) for colour, each in labels.items())
         width, height = right + 1, top - _BETWEEN + 1
-        return svg.picture(width, height, self.caption, *shapes), width, height
+        return picture(width, height, self.caption, *shapes), width, height
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions

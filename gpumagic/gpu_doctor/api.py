@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices import in_use
-from gpumagic.devices.driver import open_driver
+from gpumagic.devices.now import failure
+from gpumagic.devices.nvidia import open_driver
+from gpumagic.devices.nvml import same_uuid
 from gpumagic.devices.opening import runtime_now
 from gpumagic.devices.protocols import Initialisation
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_build import read_torch_build
 from gpumagic.devices.visibility import seen_under
-from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_doctor.answer_doctor import (
     Change,
@@ -131,7 +131,7 @@ def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
         simulated=driver.simulated,
         anew=box.anew("0") if driver.simulated and box else "",
         mask_too_late=_mask_is_too_late(driver, inventory),
-        failure=in_use.failure(runtime_now())
+        failure=failure(runtime_now())
         if cuda.state is Initialisation.INITIALISED
         else None,
     )

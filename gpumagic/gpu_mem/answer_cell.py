@@ -5,9 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpumagic.gpu_mem import view_terms as terms
-from gpumagic.gpu_mem.answer_now import names_parts, unwanted
-from gpumagic.gpu_mem.records import HolderKind, PeakKind
+from gpumagic.gpu_mem.answer_now import (
+    devices,
+    figures,
+    names_parts,
+    notes,
+    screen,
+    short_badges,
+    unwanted,
+    words,
+)
+from gpumagic.gpu_mem.records import HolderKind, PeakKind, short
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
     UNKNOWN,
@@ -82,10 +90,7 @@ class CellReport(Report):
 
     def drawing(self) -> kit.Drawing:
         """The answer, one picture, one table, and behind them all that is known."""
-        from gpumagic import drawing as kit
-
-        parts = kit.one_screen(_parts(self))
-        return kit.Drawing(headline(self), parts, self.setting.label)
+        return screen(headline(self), _parts(self), self.setting)
 
 
 @dataclass(frozen=True)
@@ -96,11 +101,9 @@ class BriefReport(Report):
 
     def drawing(self) -> kit.Drawing:
         """The headline, and in the same line what should be seen at once."""
-        from gpumagic import drawing as kit
-
-        badges = terms.short_badges(self.cell.badges)
+        badges = short_badges(self.cell.badges)
         said = f"{headline(self.cell)}; {badges}" if badges else headline(self.cell)
-        return kit.Drawing(said, (), self.cell.setting.label)
+        return screen(said, (), self.cell.setting)
 
 
 def headline(report: CellReport) -> str:
@@ -110,30 +113,27 @@ def headline(report: CellReport) -> str:
     if len(changes) > _MOST_TOLD:
         together = known_sum([each.allocated_delta for each in changes])
         largest = _told(max(changes, key=_size), setting)
-        where = terms.on_devices(setting, *(each.device for each in changes))
+        where = setting.on(*(each.device for each in changes))
         said = [f"{_delta(together)} {where} together", f"the most: {largest}"]
     if not changes:
         said = ["no memory moved on any device"]
     if report.failed is not None:
         error = report.failed.partition(":")[0]
-        error = terms.short_name(error) if error.isidentifier() else "an error"
+        error = short(error) if error.isidentifier() else "an error"
         said[0] = f"failed with {error}: {said[0]}"
         if held := _held_by_errors(report):
             said.append(f"{held} is held by the failed call")
     elif most := _most(report):
         said.append(most)
     name = report.code.name
-    return f"{terms.short_name(name)}: {'; '.join(said)}" if name else "; ".join(said)
+    return f"{short(name)}: {'; '.join(said)}" if name else "; ".join(said)
 
 
 def _told(change: records.DeviceChange, setting: records.Setting) -> str:
-    where = terms.on_devices(setting, change.device)
-    if change.peak.kind is not PeakKind.UNKNOWN:
-        peak = peak_text(change.peak)
-        return f"{_delta(change.allocated_delta)} {where}, peak {peak}"
-    if change.allocated_delta is None:
+    where, delta, peak = setting.on(change.device), change.allocated_delta, change.peak
+    if delta is None and peak.low_bytes is None:
         return f"how much moved {where} is not counted"
-    return f"{_delta(change.allocated_delta)} {where}, peak {UNKNOWN}"
+    return f"{_delta(delta)} {where}, peak {peak_text(peak)}"
 
 
 def _delta(nbytes: int | None) -> str:
@@ -142,8 +142,8 @@ def _delta(nbytes: int | None) -> str:
     return change_text(nbytes) if nbytes else "no change"
 
 
-def peak_text(peak: records.Peak, between: str = " and ") -> str:
-    """The peak in a sentence: a figure, or between which figures it lies."""
+def peak_text(peak: records.Peak) -> str:
+    """The peak: a figure, or between which figures it lies."""
     if peak.low_bytes is None:
         return UNKNOWN
     low, high = bytes_text(peak.low_bytes), bytes_text(peak.high_bytes)
@@ -151,13 +151,7 @@ def peak_text(peak: records.Peak, between: str = " and ") -> str:
         return f"at least {low}"
     if low == high:
         return low if peak.low_bytes == peak.high_bytes else f"about {low}"
-    before = "between " if between == " and " else ""
-    return f"{before}{range_text(low, high, between)}"
-
-
-def peak_short(peak: records.Peak) -> str:
-    """The peak for a bar or a row of a table."""
-    return peak_text(peak, " to ")
+    return range_text(low, high, " to ")
 
 
 def _size(change: records.DeviceChange) -> tuple[int, int]:
@@ -174,8 +168,8 @@ def _held_by_errors(report: CellReport) -> str:
 def _most(report: CellReport) -> str:
     """Which line, or else which name, has most of what the cell left."""
     delta = known_sum([each.allocated_delta for each in report.changes]) or 0
-    growing = [line for line in report.lines or () if line.line and line.grown_bytes]
-    line = max(growing, key=lambda each: each.grown_bytes, default=None)
+    growing = [line for line in report.lines or () if line.line]
+    line = max(growing, key=lambda each: each.left_bytes, default=None)
     if line and line.line and line.left_bytes > max(_WORTH_NAMING * delta, 0):
         place = line.line.where if line.number is None else f"line {line.number}"
         return f"{place} left {bytes_text(line.left_bytes)}"
@@ -186,12 +180,13 @@ def _most(report: CellReport) -> str:
         more = first.nbytes if first.delta_bytes is None else first.delta_bytes
         if more > 0:
             return f"{bytes_text(more)} is held by {first.words}"
-    named = [e for e in report.holdings.holders if e.delta_bytes]
-    named = [e for e in named if e.kind is not HolderKind.UNATTRIBUTED]
-    most = max(named, key=lambda each: abs(each.delta_bytes or 0), default=None)
-    if most is None:
-        return ""
-    return f"{terms.short_name(most.name)} {change_text(most.delta_bytes)}"
+    named = [
+        (abs(each.delta_bytes), each)
+        for each in report.holdings.holders
+        if each.delta_bytes and each.kind is not HolderKind.UNATTRIBUTED
+    ]
+    _, most = max(named, key=lambda each: each[0], default=(0, None))
+    return f"{short(most.name)} {change_text(most.delta_bytes)}" if most else ""
 
 
 # ------------------------------------------------------------------- the screen
@@ -210,30 +205,28 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
     ]
     recorded = bool(courses or report.lines)
     if courses:
-        yield curve(_highest(courses), report)
+        # that of the device on which most was taken
+        most = max(courses, key=lambda each: each.peak_bytes - each.lowest_bytes[0])
+        yield curve(most, report)
     elif counted:
         yield _bars(counted, setting)
     told = tuple(_notes(report))
-    most = 1 if recorded else MOST_NOTES  # a curve is high
-    yield from told[:most]
-    room = MOST_ROWS - 2 * len(told[:most]) - (2 if recorded else 0)
+    yield from told
+    room = MOST_ROWS - 2 * min(len(told), MOST_NOTES) - 2 * recorded  # a curve is high
     if report.lines is not None:
         yield from _lines_parts(report.lines, setting, room)
     if holdings is not None:
         in_sight = 0 if report.lines is not None else room
         yield from names_parts(holdings, setting, room=in_sight)
-    if told[most:]:
-        more = count_text(len(told[most:]), "more note")
-        yield kit.Details(more, told[most:], "notes")
     if counted:
         properties = (
-            terms.devices(setting),
-            terms.figures("Before", lambda each: each.before.allocated_bytes),
-            terms.figures("After", lambda each: each.after.allocated_bytes),
-            terms.figures("Change", lambda each: each.allocated_delta, change_text),
-            terms.figures("Handed out", lambda each: each.gross_bytes),
-            terms.figures("Reserved", lambda each: each.after.reserved_bytes),
-            terms.words("Peak", lambda each: peak_short(each.peak)),
+            devices(setting),
+            figures("Before", lambda each: each.before.allocated_bytes),
+            figures("After", lambda each: each.after.allocated_bytes),
+            figures("Change", lambda each: each.allocated_delta, change_text),
+            figures("Handed out", lambda each: each.gross_bytes),
+            figures("Reserved", lambda each: each.after.reserved_bytes),
+            words("Peak", lambda each: peak_text(each.peak)),
         )
         table = kit.Table.of("", properties, counted)
         yield kit.Details("What the allocator counted", (table,), "counters")
@@ -257,7 +250,7 @@ def _notes(report: CellReport) -> Iterator[kit.Note]:
     if report.failed is not None and "OutOfMemory" in report.failed:
         said = "the cell ended since no memory was left"
         yield kit.Note("problem", said, "%gpu_mem why")
-    yield from terms.notes(report.badges, report.setting)
+    yield from notes(report.badges, report.setting)
 
 
 def _bars(
@@ -270,7 +263,7 @@ def _bars(
     several = len(changes) > 1
     stacks = []
     for change in (each for each in changes if each in most):
-        name = f"{terms.device_name(setting, change.device)}, " if several else ""
+        name = f"{setting.device(change.device)}, " if several else ""
         for moment, counters in (("before", change.before), ("after", change.after)):
             allocated = counters.allocated_bytes or 0
             cached = max((counters.reserved_bytes or 0) - allocated, 0)
@@ -281,8 +274,8 @@ def _bars(
         if peak.low_bytes is not None:
             perhaps = (peak.high_bytes or peak.low_bytes) - peak.low_bytes
             pieces = ((_IN_USE, peak.low_bytes), (_PERHAPS, perhaps))
-            stacks.insert(-1, kit.Stack(f"{name}peak", pieces, peak_short(peak)))
-    first = terms.device_name(setting, changes[0].device)
+            stacks.insert(-1, kit.Stack(f"{name}peak", pieces, peak_text(peak)))
+    first = setting.device(changes[0].device)
     caption = "Memory" if several else f"Memory of {first}"
     return kit.Stacks(caption, tuple(stacks), _LEGEND)
 
@@ -296,10 +289,9 @@ def curve(course: records.Course, report: CellReport) -> kit.Curve:
 
     lowest, peak = min(course.lowest_bytes), course.peak_bytes
     floor = lowest if _FROM_ZERO * peak < lowest < peak else 0
-    name = terms.device_name(report.setting, course.device)
+    name = report.setting.device(course.device)
     caption = f"In use on {name}, step by step"
     caption += f": the scale begins at {bytes_text(floor)}" if floor else ""
-    caption += "; the oldest steps are lost" if report.lines_partial else ""
     where = ""
     if course.peak_step == 0:
         where = " before the cell took anything"
@@ -308,7 +300,7 @@ def curve(course: records.Course, report: CellReport) -> kit.Curve:
     elif course.peak_line is not None:
         where = f" in {course.peak_line.where}"
     most = ", ".join(
-        f"{bytes_text(each.nbytes)} {_owner(each, 'in ', 'from ')}"
+        f"{bytes_text(each.nbytes)} {_owner(each)}"
         for each in course.at_peak[:_MOST_NAMED]
     )
     return kit.Curve(
@@ -322,21 +314,15 @@ def curve(course: records.Course, report: CellReport) -> kit.Curve:
     )
 
 
-def _owner(each: records.AtPeak, of_name: str = "", of_line: str = "") -> str:
+def _owner(each: records.AtPeak) -> str:
     """Whose memory at the peak it was: a name's, a line's, or from before the cell."""
     if each.name:
-        return f"{of_name}{terms.short_name(each.name)}"
+        return f"in {short(each.name)}"
     if each.from_before:
         return "there before"
-    if each.line is None:
-        return "without a name"
-    where = each.line.where if each.number is None else f"line {each.number}"
-    return f"{of_line}{where}"
-
-
-def _highest(courses: Sequence[records.Course]) -> records.Course:
-    """That of the device on which most was taken."""
-    return max(courses, key=lambda each: each.peak_bytes - each.lowest_bytes[0])
+    if each.number is not None:
+        return f"from line {each.number}"
+    return "without a name" if each.line is None else f"from {each.line.where}"
 
 
 # -------------------------------------------------------------------- by line
@@ -381,10 +367,10 @@ def _lines_table(
 
     properties = (
         kit.Property(kit.Column("Line", number=True), lambda e: str(e.number or "-")),
-        terms.words("Code", lambda use: shortened(_code(use), longest)),
-        *((terms.devices(setting),) if several else ()),
-        terms.figures("Took", lambda use: use.allocated_bytes),
-        terms.figures("Left", lambda use: use.left_bytes),
+        words("Code", lambda use: shortened(_code(use), longest)),
+        *((devices(setting),) if several else ()),
+        figures("Took", lambda use: use.allocated_bytes),
+        figures("Left", lambda use: use.left_bytes),
         kit.Property(kit.Column("At the peak", number=several), at_peak),
     )
     hidden = len(lines) - len(shown)

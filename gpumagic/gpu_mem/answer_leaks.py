@@ -1,58 +1,95 @@
-"""What is held and probably not wanted, what was let go of, and what came back."""
+"""What is held and probably not wanted, letting go of it, and what came back.
+
+What a variable of the user's holds as well is no leak: it would not come back. One
+search goes through variables, errors and results together, so that what several of
+them reach is known to be the same. What freeing loses is `%debug` for the last error,
+and `Out`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import gc
+import sys
+from collections import Counter, deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.gpu_mem import view_terms as terms
-from gpumagic.gpu_mem.records import difference
+from gpumagic.errors import first_line
+from gpumagic.gpu_mem.answer_now import devices, figures, screen, words
+from gpumagic.gpu_mem.balance import CountedMemory, names_in, search
+from gpumagic.gpu_mem.counters import read_all, setting_of
+from gpumagic.gpu_mem.names import (
+    KnownNames,
+    drop_errors,
+    drop_outputs,
+    errors_in_variables,
+    errors_within,
+    frames_with_locals,
+    held_errors,
+    is_error,
+    shown_results,
+    stray_errors,
+    variables_of,
+)
+from gpumagic.gpu_mem.records import Leak, LeakKind, difference, short
+from gpumagic.gpu_mem.walk import ON_DEMAND, Budget
+from gpumagic.report.introspection import class_has
 from gpumagic.report.record import Record, Report
-from gpumagic.report.units import UNKNOWN, bytes_text, how_often, known_sum
+from gpumagic.report.units import (
+    UNKNOWN,
+    bytes_text,
+    known_sum,
+    listed,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from gpumagic import drawing as kit
-    from gpumagic.gpu_mem.records import Counters, Leak, Setting
+    from gpumagic.devices.protocols import Runtime
+    from gpumagic.devices.storages import StorageKey
+    from gpumagic.gpu_mem.balance import Reached
+    from gpumagic.gpu_mem.names import Error
+    from gpumagic.gpu_mem.records import Counters, Setting
+
+    IsOwn = Callable[[Error], bool]
+    Memory = Mapping[StorageKey, Reached]
 
 FREE = "%gpu_mem free"
 _PARTIAL = "the search was ended early: there may be more"
 _NO_LEAK = "no failed call, shown result or graph keeps memory"
-_WATCH = "which lists, caches or hooks grow is seen from cell to cell"
+_WATCH = "which lists, caches or hooks grow in a cell is in its column Change"
 _CYCLES = "what cycles keep is not looked for; Python's collector gives it back"
 _KEPT = (
     "torch keeps what came back for its next tensors: other processes cannot have it"
 )
-_GIVE = "%gpu_mem free --cache gives it to the device"
 _HOW = (
-    "Looked at are errors and their frames, shown results, and graphs of variables; "
-    "and names that hold more than at an earlier %gpu_mem or %%gpu_mem.\n"
+    "Looked at are errors and their frames, shown results, and graphs of variables.\n"
     "What two of them hold is counted once in the sum."
 )
-_HOW_FREED = (
-    "Before and now are torch's own counters; what is free on it is told by the driver."
+_STRAY = "an error that something else holds"
+_GRAPHS = (
+    "a graph is wanted as long as a backward pass through it is still to come; "
+    "for sums and lists of losses none is"
 )
+_STRAYS = (
+    f"{_STRAY} waits in a cycle, or is kept by an object of yours: "
+    f"{FREE} frees it in the first case only"
+)
+_HIDDEN = "saved tensors could not be looked at without running hooks of yours"
+_COLLECT = (list, dict, set, tuple, deque)
+_MOST_NAMED = 3  # results
+_MOST_PASSES = 4  # a finaliser may let go of another cycle, and that of one more
 
 
 # ------------------------------------------------------------------------- leaks
-
-
-@dataclass(frozen=True)
-class Growth(Record):
-    """A name that holds more than when it was first looked at."""
-
-    name: str
-    device: int
-    nbytes: int
-    grown_bytes: int
-    times: int = 1  # at how many looks it held more than at the one before
-    since_cell: int | None = None  # the cell of the first look
-
-    @property
-    def since(self) -> str:
-        """Which look it is compared with."""
-        return "at first" if self.since_cell is None else f"at In [{self.since_cell}]"
 
 
 @dataclass(frozen=True)
@@ -63,52 +100,42 @@ class LeakReport(Report):
     leaks: tuple[Leak, ...]
     # by device, counting what two of them hold only once
     total_bytes: tuple[tuple[int, int], ...] = ()
-    partial: bool = False
-    remarks: tuple[str, ...] = ()
-    # names that hold more than when they were first looked at
-    grown: tuple[Growth, ...] = ()
+    partial: bool = False  # whether the search was ended by its budget
+    remarks: tuple[str, ...] = ()  # what has to be known of it, in sentences
+    # what the frames of the error that is asked about hold besides: its run needed
+    # it, so that it is no leak; with what could be changed there
+    own: tuple[Leak, ...] = ()
 
     def drawing(self) -> kit.Drawing:
-        """The answer, each holder with what to type, and the names that grew."""
-        from gpumagic import drawing as kit
-
-        parts = kit.one_screen(_leak_parts(self))
-        return kit.Drawing(leaks_headline(self), parts, self.setting.label)
+        """The answer, and each holder with what to type."""
+        return screen(leaks_headline(self), _leak_parts(self), self.setting)
 
 
 def leaks_headline(report: LeakReport) -> str:
     """How much could come back, and from how many holders."""
     if not report.leaks:
-        first = next(iter(report.grown), None)
-        if first is None:
-            return _NO_LEAK
-        name, more = terms.short_name(first.name), bytes_text(first.grown_bytes)
-        return f"{name} holds {more} more than {first.since}"
+        return _NO_LEAK
     least = "at least " if report.partial else ""
     devices, sizes = zip(*report.total_bytes, strict=True)
-    held = f"{bytes_text(sum(sizes))} {terms.on_devices(report.setting, *devices)}"
+    held = f"{bytes_text(sum(sizes))} {report.setting.on(*devices)}"
     said = f"{least}{held} is held, and probably not wanted"
     if len(report.leaks) == 1:
         return said
     largest = max(report.leaks, key=lambda leak: leak.nbytes)
-    where = terms.short_name(largest.where)
+    where = short(largest.where)
     return f"{said}: {bytes_text(largest.nbytes)} by {where}"
 
 
 def _leak_parts(report: LeakReport) -> Iterator[kit.Part]:
     from gpumagic import drawing as kit
-    from gpumagic.drawing.document import MOST_ROWS
 
-    leaks, grown = report.leaks, report.grown
+    leaks = report.leaks
     if leaks:
         yield leaks_table(leaks, report.setting)
-        freed = [leak for leak in leaks if leak.undo.startswith(FREE)]
-        if freed:
-            every = "all of it" if len(freed) == len(leaks) else "all but graphs"
-            yield kit.Note("note", f"one command lets go of {every}", FREE)
-    if grown:
-        yield _grown_table(grown, report.setting).beginning(MOST_ROWS)
-    elif not leaks:
+        if any(leak.undo.startswith(FREE) for leak in leaks):
+            said = "one command lets go of errors and shown results"
+            yield kit.Note("note", said, FREE)
+    else:
         yield kit.Note("note", _WATCH, "%%gpu_mem")
         yield kit.Note("note", _CYCLES, FREE)
     if report.partial:
@@ -123,29 +150,211 @@ def leaks_table(leaks: Sequence[Leak], setting: Setting) -> kit.Table:
 
     several = len({leak.device for leak in leaks}) > 1
     properties = (
-        terms.words("Held by", lambda leak: terms.short_name(leak.where)),
-        terms.words("What it is", lambda leak: leak.kind.value),
-        terms.figures("Bytes", lambda leak: leak.nbytes),
-        *((terms.devices(setting),) if several else ()),
-        terms.words("To let go of it", lambda leak: leak.undo or "-"),
-        terms.words("Lost by that", lambda leak: leak.lost or "nothing"),
+        words("Held by", lambda leak: short(leak.where)),
+        words("What it is", lambda leak: leak.kind.value),
+        figures("Bytes", lambda leak: leak.nbytes),
+        *((devices(setting),) if several else ()),
+        words("To let go of it", lambda leak: leak.undo or "-"),
+        words("Lost by that", lambda leak: leak.lost or "nothing"),
     )
     caption = "Held, and probably not wanted"
     return kit.Table.of(caption, properties, leaks, name="leaks")
 
 
-def _grown_table(grown: Sequence[Growth], setting: Setting) -> kit.Table:
-    from gpumagic import drawing as kit
+# ---------------------------------------------------------------- how they are found
 
-    properties = (
-        terms.words("Name", lambda each: terms.short_name(each.name)),
-        terms.devices(setting),
-        terms.figures("Holds", lambda each: each.nbytes),
-        terms.figures("More by", lambda each: each.grown_bytes),
-        terms.words("Than", lambda each: each.since),
-        terms.words("Grew", lambda each: how_often(each.times)),
+
+def find_leaks(
+    shell: Any | None,
+    runtime: Runtime,
+    *,
+    budget: Budget = ON_DEMAND,
+    is_own: IsOwn | None = None,
+) -> LeakReport:
+    """What could be let go of."""
+    namespace = vars(sys.modules["__main__"]) if shell is None else shell.user_ns
+    sources = KnownNames(namespace, shell).sources(runtime.kind)
+    in_variables = errors_in_variables(shell)
+    wanted = {
+        name: value
+        for name, value in variables_of(sources)
+        if name not in in_variables and value is not shell and not is_error(value)
+    }
+    of_errors = _of_errors(shell, in_variables, is_own)
+    shown = ((value, places[0]) for value, places in shown_results(shell))
+    of_outputs = (_Candidate(LeakKind.OUTPUT, v, n, n, FREE, n) for v, n in shown)
+    unwanted = (*of_errors, *of_outputs)
+    roots = [*wanted.values(), *(each.value for each in unwanted)]
+    walk, _, memory = search(
+        ((root,) for root in roots),
+        CountedMemory(runtime.kind, runtime.memory_snapshot()),
+        left_out=sources.left_out(),
+        budget=budget,
     )
-    return kit.Table.of("Names that grew", properties, grown, total=len(grown))
+    rows = _alike_together(
+        (
+            *_rows_of_unwanted(unwanted, len(wanted), memory),
+            *_rows_of_graphs(wanted, memory),
+        ),
+        memory,
+    )
+    others = [row for row in rows if not row.own]
+    leaks = _largest_first(others)
+    remarks = [_STRAYS] if any(e.where.endswith(_STRAY) for e in leaks) else []
+    remarks += [_GRAPHS] if any(e.kind is LeakKind.GRAPH for e in leaks) else []
+    remarks += [_HIDDEN] if walk.hidden else []
+    return LeakReport(
+        setting_of(runtime),
+        leaks=leaks,
+        total_bytes=_by_device(others, memory),
+        partial=walk.partial,
+        remarks=tuple(remarks),
+        own=_largest_first(row for row in rows if row.own),
+    )
+
+
+def _largest_first(rows: Iterable[_Row]) -> tuple[Leak, ...]:
+    return tuple(sorted((row.leak for row in rows), key=lambda leak: -leak.nbytes))
+
+
+# ----------------------------------------------------- what is wanted, and what is not
+
+
+class _Candidate(NamedTuple):
+    """A value that something may hold without need; `Leak` explains the words."""
+
+    kind: LeakKind
+    value: Any
+    owner: str  # what belongs together: the locals of one error have the same
+    where: str
+    undo: str
+    lost: str
+    # whether it belongs to the run that is asked about, which needed it
+    own: bool = False
+
+
+def _of_errors(
+    shell: Any | None,
+    in_variables: Mapping[str, Error],
+    is_own: IsOwn | None,
+) -> Iterator[_Candidate]:
+    """The locals of errors that are held for `%debug`, in variables, and elsewhere."""
+    found: list[tuple[Error, str, str, str]] = []
+    merged = set[str]()
+    for number, held in enumerate(held_errors(shell)):
+        within = {id(each) for each in errors_within(held)}
+        names = [name for name, e in in_variables.items() if id(e) in within]
+        merged.update(names)
+        undo = " and ".join((*(f"del {name}" for name in names), FREE))
+        title = "another error" if number else "the last error"
+        found.append((held, title, undo, "%debug"))
+    found += (
+        (error, f"the error in {name}", f"del {name}", name)
+        for name, error in in_variables.items()
+        if name not in merged
+    )
+    adrift = stray_errors(error for error, *_ in found)
+    found += ((error, _STRAY, FREE, "") for error in adrift)
+    own = next((e for e, *_ in found if is_own is not None and is_own(e)), None)
+    for number, (error, title, undo, lost) in enumerate(found):
+        for where, value in frames_with_locals(error):
+            needed = error is own
+            less = "keep less alive there"
+            if any(type(value) is each for each in _COLLECT):
+                less = "keep less there, or move what it collects to the host: .cpu()"
+            yield _Candidate(
+                kind=LeakKind.ERROR,
+                value=value,
+                owner=f"error {number}",
+                where=where if needed else f"{where} of {title}",
+                undo=less if needed else undo,
+                lost=lost,
+                own=needed,
+            )
+
+
+# --------------------------------------------------------------- who keeps which memory
+
+
+class _Row(NamedTuple):
+    """A leak, and the memory that it keeps."""
+
+    leak: Leak
+    keys: tuple[StorageKey, ...]
+    own: bool  # whether the run that is asked about needed it: then it is no leak
+
+
+def _alike_together(rows: Iterable[_Row], memory: Memory) -> list[_Row]:
+    """One row for what is called the same, as one local of several errors is."""
+    found: dict[tuple[str, int, str, bool], _Row] = {}
+    for row in rows:
+        known = row.leak.where, row.leak.device, row.leak.undo, row.own
+        keys = {*found[known].keys, *row.keys} if known in found else row.keys
+        nbytes = sum(memory[key].nbytes for key in keys)
+        leak = replace(row.leak, nbytes=nbytes)
+        found[known] = _Row(leak, tuple(keys), row.own)
+    return list(found.values())
+
+
+def _by_device(rows: Iterable[_Row], memory: Memory) -> tuple[tuple[int, int], ...]:
+    """What rows hold together, counting what two of them hold only once."""
+    totals = Counter[int]()
+    for key in {key for row in rows for key in row.keys}:
+        totals[key.device] += memory[key].nbytes
+    return tuple(sorted(totals.items()))
+
+
+def _rows_of_unwanted(
+    unwanted: tuple[_Candidate, ...], first_bit: int, memory: Memory
+) -> Iterator[_Row]:
+    """A row for each that reaches memory which no variable does.
+
+    What the run that is asked about needed counts for nobody else. The frames of one
+    error hand the same tensors on: each counts where it is innermost.
+    """
+    of_variables = (1 << first_bit) - 1
+    owned = sum(1 << bit for bit, each in enumerate(unwanted, first_bit) if each.own)
+    told: dict[str, set[StorageKey]] = {}
+    for bit, each in enumerate(unwanted, start=first_bit):
+        before = told.setdefault(each.owner, set())
+        keys = [
+            key
+            for key, reached in memory.items()
+            if reached.every & 1 << bit
+            and not reached.every & (of_variables if each.own else of_variables | owned)
+            and key not in before
+        ]
+        before.update(keys)
+        yield from _rows(each, keys, memory)
+
+
+def _rows_of_graphs(wanted: Mapping[str, Any], memory: Memory) -> Iterator[_Row]:
+    """A row for each variable whose graph keeps what no variable has itself."""
+    of_variables = (1 << len(wanted)) - 1
+    in_graphs = [
+        key for key, reached in memory.items() if not reached.direct & of_variables
+    ]
+    for bit, (where, value) in enumerate(wanted.items()):
+        keys = [key for key in in_graphs if memory[key].every & 1 << bit]
+        if not keys:
+            continue
+        name = where.partition(" in ")[0]  # of a function's local
+        undo = f"del {name}"
+        if type(value) is list:
+            undo = f"{name} = [each.detach() for each in {name}]"
+        elif class_has(value, "detach"):
+            undo = f"{name} = {name}.detach()"
+        lost = f"a backward pass from {name}"
+        graph = _Candidate(LeakKind.GRAPH, value, where, where, undo, lost)
+        yield from _rows(graph, keys, memory)
+
+
+def _rows(each: _Candidate, keys: list[StorageKey], memory: Memory) -> Iterator[_Row]:
+    for device in sorted({key.device for key in keys}):
+        here = tuple(key for key in keys if key.device == device)
+        nbytes = sum(memory[key].nbytes for key in here)
+        leak = Leak(each.kind, each.where, device, nbytes, each.undo, each.lost)
+        yield _Row(leak, here, each.own)
 
 
 # ------------------------------------------------------------------ what came back
@@ -153,12 +362,10 @@ def _grown_table(grown: Sequence[Growth], setting: Setting) -> kit.Table:
 
 @dataclass(frozen=True)
 class Return(Record):
-    """What one device has after letting go."""
+    """What one device has before and after letting go, by torch's account."""
 
     before: Counters
     after: Counters
-    free_before_bytes: int | None = None  # by its driver's account
-    free_bytes: int | None = None
 
     @property
     def device(self) -> int:
@@ -167,13 +374,8 @@ class Return(Record):
 
     @property
     def back_bytes(self) -> int | None:
-        """What came back, by torch's account."""
+        """What came back to torch."""
         return difference(self.before.allocated_bytes, self.after.allocated_bytes)
-
-    @property
-    def gained_bytes(self) -> int | None:
-        """What the device got back, by its driver's."""
-        return difference(self.free_bytes, self.free_before_bytes)
 
 
 @dataclass(frozen=True)
@@ -187,29 +389,21 @@ class FreeReport(Report):
 
     def drawing(self) -> kit.Drawing:
         """The answer, the figures of each device, and what is gone."""
-        from gpumagic import drawing as kit
-
-        parts = kit.one_screen(_free_parts(self))
-        return kit.Drawing(free_headline(self), parts, self.setting.label)
+        return screen(free_headline(self), _free_parts(self), self.setting)
 
 
 def free_headline(report: FreeReport) -> str:
     """How much came back."""
-    setting, found = report.setting, report.returns
+    found = report.returns
     if not found:
         return "no device is in use that memory could come back to"
-    moved = [e.device for e in found if e.back_bytes != 0 or e.gained_bytes]
-    where = terms.on_devices(setting, *(moved or [each.device for each in found]))
+    moved = [each.device for each in found if each.back_bytes != 0]
+    where = report.setting.on(*(moved or [each.device for each in found]))
     together = known_sum([each.back_bytes for each in found])
     if together is None:
         return f"how much came back {where} is {UNKNOWN}"
     if together > 0:
         return f"{bytes_text(together)} {where} came back"
-    given = sum(max(each.gained_bytes or 0, 0) for each in found)
-    if given:
-        return (
-            f"{bytes_text(given)} of torch's cache {where} was given back to the device"
-        )
     if not report.lost:
         return "there was nothing to let go of"
     return f"nothing came back {where}: what was let go of held no memory by itself"
@@ -217,31 +411,90 @@ def free_headline(report: FreeReport) -> str:
 
 def _free_parts(report: FreeReport) -> Iterator[kit.Part]:
     from gpumagic import drawing as kit
-    from gpumagic.drawing.document import MOST_ROWS
 
-    setting, found = report.setting, report.returns
+    found = report.returns
     if found:
         properties = [
-            terms.devices(setting),
-            terms.figures("Allocated before", lambda e: e.before.allocated_bytes),
-            terms.figures("Now", lambda each: each.after.allocated_bytes),
-            terms.figures("Came back", lambda each: each.back_bytes),
-            terms.figures("To the device", lambda each: each.gained_bytes),
-            terms.figures("Free on it now", lambda each: each.free_bytes),
+            devices(report.setting),
+            figures("Allocated before", lambda e: e.before.allocated_bytes),
+            figures("Now", lambda each: each.after.allocated_bytes),
+            figures("Came back", lambda each: each.back_bytes),
         ]
-        yield kit.Table.of("What came back", properties, found).beginning(MOST_ROWS)
+        yield kit.Table.of("What came back", properties, found)
     if report.lost:
-        yield kit.Paragraph(f"Not there any more: {terms.names_listed(report.lost)}.")
-    if any(_is_kept(each) for each in found):
-        yield kit.Note("note", _KEPT, _GIVE, "kept by torch")
-    elif report.lost and not any(e.back_bytes or e.gained_bytes for e in found):
+        yield kit.Paragraph(f"Not there any more: {', '.join(report.lost)}.")
+    if any((each.back_bytes or 0) > 0 for each in found):
+        give = f"torch.{report.setting.kind}.empty_cache() gives it to the device"
+        yield kit.Note("note", _KEPT, give, "kept by torch")
+    elif report.lost and not any(each.back_bytes for each in found):
         yield kit.Note("note", "other names may hold it; this shows which", "%gpu_mem")
     yield from (kit.Note("note", remark) for remark in report.remarks)
-    if found:
-        yield kit.how_measured(kit.Paragraph(_HOW_FREED))
 
 
-def _is_kept(each: Return) -> bool:
-    """Whether memory came back that torch has not given to the device."""
-    given = difference(each.before.reserved_bytes, each.after.reserved_bytes)
-    return (each.back_bytes or 0) > 0 and given == 0
+def free(shell: Any | None, runtime: Runtime) -> FreeReport:
+    """Let go of the last error, and of shown results that hold memory; then collect.
+
+    Variables of the user's stay, and graphs with them. Where the device is in error
+    what Python holds is dropped all the same.
+    """
+    remarks: dict[str, None] = {}  # each once
+    before, lost = _read(runtime, remarks), []
+    # First: the frames of an error may hold shown results.
+    if drop_errors(shell):
+        lost.append("%debug for that error")
+    if places := drop_outputs(shell, _results_with_memory(shell, runtime.kind)):
+        numbered = [name for name in places if name.startswith("Out[")]
+        lost.append(listed(numbered or [places[0]], ", ", _MOST_NAMED))
+    # Then: what has shown a traceback left cycles.
+    collect_cycles()
+    if names := errors_in_variables(shell):
+        quoted = listed([f"`{name}`" for name in names])
+        undo = f"`del {', '.join(names)}` lets go"
+        remarks[f"errors in {quoted} stay, with all frames: {undo}"] = None
+    after = _read(runtime, remarks)
+    returns = (Return(before[n], now) for n, now in after.items() if n in before)
+    return FreeReport(setting_of(runtime), tuple(returns), tuple(lost), tuple(remarks))
+
+
+def _read(runtime: Runtime, remarks: dict[str, None]) -> dict[int, Counters]:
+    """The counters by device; one in error may answer nothing any more."""
+    try:
+        return {each.device: each for each in read_all(runtime)}
+    except RuntimeError as error:
+        remarks[
+            f"the device does not answer: {first_line(error)}; restart the kernel if a "
+            "kernel of the GPU has failed"
+        ] = None
+        return {}
+
+
+def _results_with_memory(shell: Any | None, kind: str) -> set[int]:
+    shown = [value for value, _ in shown_results(shell)]
+    namespace = getattr(shell, "user_ns", {})
+    return holding(shown, kind, KnownNames(namespace, shell).sources(kind).left_out())
+
+
+def holding(
+    values: Sequence[Any],
+    kind: str,
+    never_entered: Collection[int],
+    budget: Budget = ON_DEMAND,
+) -> set[int]:
+    """The ids of those that hold memory, or may: where the search was ended."""
+    walk, starts, memory = search(
+        ((value,) for value in values),
+        CountedMemory(kind),
+        left_out=never_entered,
+        budget=budget,
+    )
+    found = {n for reached in memory.values() for n in names_in(reached.every)}
+    if walk.partial:
+        found |= {number for number, start in enumerate(starts) if start}
+    return {id(values[number]) for number in found}
+
+
+def collect_cycles() -> None:
+    """Collect until nothing more comes, but not for ever."""
+    for _ in range(_MOST_PASSES):
+        if not gc.collect():
+            break

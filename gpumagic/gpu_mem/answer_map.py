@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from gpumagic.gpu_mem import view_terms as terms
-from gpumagic.gpu_mem.fragmentation import group_name, held_back, holes_of, whose
-from gpumagic.gpu_mem.records import BlockState
+from gpumagic.gpu_mem.answer_now import devices, figures, screen, words
+from gpumagic.gpu_mem.records import BlockState, short
+from gpumagic.gpu_mem.segments import group_name, held_back, holes_of, whose
 from gpumagic.report.record import Report
-from gpumagic.report.units import bytes_text, count_text, part_text
+from gpumagic.report.units import bytes_text, count_text, listed, part_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,11 +20,8 @@ if TYPE_CHECKING:
     from gpumagic import drawing as kit
     from gpumagic.gpu_mem.records import Block, HeldBack, Segment, Setting
 
-_MOST_OF_IT = 0.5  # of all that is free
-_NEARLY_FREE = 0.1  # is in use, of what is free beside it
-_FEWEST_HELD_BACK = 3
 MOST_IN_SIGHT = 6  # rows
-_MOST_DRAWN = 12  # rows of all devices together
+_MOST_DRAWN = 2  # devices
 _BLOCKS_IN_A_ROW = 100  # as many can be told apart
 _IN_USE, _PENDING = "in use", "awaited"
 _KINDS = {BlockState.ALLOCATED: _IN_USE, BlockState.PENDING: _PENDING}
@@ -47,10 +44,7 @@ class MapReport(Report):
 
     def drawing(self) -> kit.Drawing:
         """The picture, what keeps free memory from going back, and the rest folded."""
-        from gpumagic import drawing as kit
-
-        parts = kit.one_screen(_parts(self))
-        return kit.Drawing(headline(self), parts, self.setting.label)
+        return screen(headline(self), _parts(self), self.setting)
 
 
 def headline(report: MapReport) -> str:
@@ -62,17 +56,10 @@ def headline(report: MapReport) -> str:
     reserved = sum(segment.nbytes for segment in report.segments)
     free = sum(sum(holes_of(segment)) for segment in report.segments)
     devices = sorted({segment.device for segment in report.segments})
-    where = terms.on_devices(report.setting, *devices)
+    where = report.setting.on(*devices)
     if not free:
         return f"torch has no hole in the {bytes_text(reserved)} that it keeps {where}"
     said = f"{part_text(free, reserved)} that torch keeps {where} is free"
-    for row in held_back(report.segments)[:1]:
-        is_small = row.used_bytes <= _NEARLY_FREE * row.free_bytes
-        if row.names and is_small and row.free_bytes >= _MOST_OF_IT * free:
-            holds = "hold" if row.blocks > 1 else "holds"
-            return (
-                f"{said}; {row.holders} {holds} back {bytes_text(row.free_bytes)} of it"
-            )
     size = max(hole for each in report.segments for hole in holes_of(each))
     return f"{said}; the largest hole is {bytes_text(size)}"
 
@@ -86,30 +73,26 @@ def _parts(report: MapReport) -> Iterator[kit.Part]:
         return
     if not report.segments:
         return
-    by_device: dict[int, list[Segment]] = defaultdict(list)
+    by_device, free = defaultdict(list), Counter[int]()
     for each in report.segments:
         by_device[each.device].append(each)
-    freest = max(by_device, key=lambda n: sum(sum(holes_of(e)) for e in by_device[n]))
-    name = terms.device_name(report.setting, freest)
-    in_sight = picture_of(by_device[freest], name, MOST_IN_SIGHT)
-    yield in_sight
+        free[each.device] += sum(holes_of(each))
+    freest = sorted(device for device, _ in free.most_common(_MOST_DRAWN))
+    room = MOST_ROWS
+    for device in freest:
+        name = report.setting.device(device)
+        picture = picture_of(by_device[device], name, MOST_IN_SIGHT // len(freest))
+        room -= len(picture.rows)
+        yield picture
     if rows := held_back(report.segments):
-        room = max(MOST_ROWS - len(in_sight.rows), _FEWEST_HELD_BACK)
         yield held_back_table(rows, report.setting).beginning(room)
-    if len(by_device) > 1 or "not drawn" in in_sight.remark:
-        most = max(_MOST_DRAWN // len(by_device), _FEWEST_HELD_BACK)
-        drawn = tuple(
-            picture_of(its, terms.device_name(report.setting, device), most)
-            for device, its in sorted(by_device.items())
-        )
-        yield kit.Details("Every segment, by pool and stream", drawn, "segments")
     yield kit.how_measured(kit.Paragraph(_HOW))
 
 
 # ------------------------------------------------------------------ the picture
 
 
-def picture_of(segments: Sequence[Segment], name: str, most: int) -> kit.Strips:
+def picture_of(segments: Sequence[Segment], device: str, most: int) -> kit.Strips:
     """The segments of one device in so many rows at most."""
     from gpumagic import drawing as kit
 
@@ -120,17 +103,19 @@ def picture_of(segments: Sequence[Segment], name: str, most: int) -> kit.Strips:
     groups = [list(its) for _, its in groupby(ordered, key=group)]
     groups.sort(key=lambda its: -sum(each.nbytes for each in its))
     full = _full_row(segments, len(groups), most)
-    rows = [
-        _strip_row("" if number else group_name(its[0]), pieces)
-        for its in groups
-        for number, pieces in enumerate(_packed(its, full))
-    ]
+    rows = []
+    for its in groups:
+        for number, pieces in enumerate(_packed(its, full)):
+            used = sum(each.size for each in pieces if each.kind == _IN_USE)
+            told = part_text(used, sum(each.size for each in pieces))
+            name = "" if number else group_name(its[0])
+            rows.append(kit.StripRow(name, tuple(pieces), told))
     remark = f"a full row is {bytes_text(full)}"
     if hidden := rows[most:]:
         missing = bytes_text(sum(row.length for row in hidden))
         count = count_text(len(hidden), "more row")
         remark = f"{remark}; not drawn: {count} with {missing}"
-    caption = f"Segments on {name}, by pool and stream, in the order of addresses"
+    caption = f"Segments on {device}, by pool and stream, in the order of addresses"
     shown = tuple(rows[:most])
     return kit.Strips(caption, shown, _LEGEND, full, "block", bytes_text, remark=remark)
 
@@ -170,18 +155,10 @@ def _packed(segments: Sequence[Segment], full: int) -> Iterator[list[kit.Piece]]
         yield row
 
 
-def _strip_row(name: str, pieces: Sequence[kit.Piece]) -> kit.StripRow:
-    from gpumagic import drawing as kit
-
-    used = sum(each.size for each in pieces if each.kind == _IN_USE)
-    length = sum(each.size for each in pieces)
-    return kit.StripRow(name, tuple(pieces), part_text(used, length))
-
-
 def _told(block: Block) -> str:
     """A block in words: how much, what, whose, and from where."""
     said = f"{bytes_text(block.nbytes)} {_KINDS.get(block.state, 'free')}"
-    names = f": {terms.names_listed(block.names)}" if block.names else ""
+    names = f": {listed([*map(short, block.names)], ', ', 6)}" if block.names else ""
     line = "" if block.line is None else f", allocated in {block.line.where}"
     return f"{said}{names}{line}"
 
@@ -194,14 +171,14 @@ def held_back_table(rows: Sequence[HeldBack], setting: Setting) -> kit.Table:
     from gpumagic import drawing as kit
 
     several = len({row.device for row in rows}) > 1
-    segments = terms.figures("Segments", lambda row: row.segments, "{:,}".format)
+    segments = figures("Segments", lambda row: row.segments, "{:,}".format)
     properties = (
-        terms.words("Held back by", lambda row: row.holders),
+        words("Held back by", lambda row: row.holders),
         *((segments,) if any(row.segments > 1 for row in rows) else ()),
-        terms.figures("In use", lambda row: row.used_bytes),
-        terms.figures("Free", lambda row: row.free_bytes),
-        terms.figures("Largest hole", lambda row: row.hole_bytes),
-        *((terms.devices(setting),) if several else ()),
-        terms.words("Lies in", lambda row: row.place),
+        figures("In use", lambda row: row.used_bytes),
+        figures("Free", lambda row: row.free_bytes),
+        figures("Largest hole", lambda row: row.hole_bytes),
+        *((devices(setting),) if several else ()),
+        words("Lies in", lambda row: row.place),
     )
     return kit.Table.of("What keeps free memory from going back", properties, rows)

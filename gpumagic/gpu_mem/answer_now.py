@@ -4,34 +4,39 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.gpu_mem import view_terms as terms
-from gpumagic.gpu_mem.records import HolderKind, difference
+from gpumagic.gpu_mem.records import BadgeKind, HolderKind, short
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
-    UNKNOWN,
     bytes_text,
     change_text,
     count_text,
+    devices_text,
+    how_often,
     known_sum,
     listed,
     part_text,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpumagic import drawing as kit
-    from gpumagic.gpu_mem import records
-    from gpumagic.gpu_mem.records import DeviceMemory, Holder, Holdings, Setting
+    from gpumagic.gpu_mem.records import (
+        CellBadge,
+        DeviceMemory,
+        Holder,
+        Holdings,
+        Setting,
+    )
 
 NOT_STARTED = "no GPU memory is in use yet"
 USE_ONE = 'make a tensor on one; gpumagic.simulate("h100") gives a GPU to look at'
 _MOST_TOLD = 2  # devices in the title
+_MOST_BADGES = 3
 _FEWEST_ROWS = 3  # a name, the others, and the sum
 _MOST_FOLDED = 50  # names
-_MOST_PARTS = 3
 _IN_USE, _FREE, _OTHERS, _OUTSIDE = "in use", "free", "others", "outside torch"
 _LEGEND = (
     (_IN_USE, "in tensors"),
@@ -65,14 +70,11 @@ class MemoryReport(Report):
     setting: Setting
     devices: tuple[DeviceMemory, ...]
     holdings: Holdings | None = None
-    badges: tuple[records.CellBadge, ...] = ()
+    badges: tuple[CellBadge, ...] = ()
 
     def drawing(self) -> kit.Drawing:
         """The answer, the bars, the names, and behind them the figures."""
-        from gpumagic import drawing as kit
-
-        parts = kit.one_screen(_parts(self))
-        return kit.Drawing(headline(self), parts, self.setting.label)
+        return screen(headline(self), _parts(self), self.setting)
 
 
 def headline(report: MemoryReport) -> str:
@@ -81,7 +83,7 @@ def headline(report: MemoryReport) -> str:
     if not devices:
         return NOT_STARTED
     allocated = known_sum([each.counters.allocated_bytes for each in devices])
-    where = terms.on_devices(setting, *(each.counters.device for each in devices))
+    where = setting.on(*(each.counters.device for each in devices))
     if first := unwanted(report.holdings):
         held = f"allocated {where} is held by {first.words}"
         return f"{_out_of(first.nbytes, allocated)} {held}"
@@ -96,7 +98,7 @@ def headline(report: MemoryReport) -> str:
 
 def _device(memory: DeviceMemory, setting: Setting) -> str:
     allocated, total = memory.counters.allocated_bytes, memory.total_bytes
-    where = terms.on_devices(setting, memory.counters.device)
+    where = setting.on(memory.counters.device)
     if allocated is not None:
         return f"{_out_of(allocated, total)} allocated {where}"
     in_use = _out_of(memory.used_bytes, total)
@@ -111,8 +113,7 @@ class Unwanted(NamedTuple):
     """The largest part of the memory where no name of the user's has it."""
 
     nbytes: int
-    # how much more that is than before the cell; None where that was not compared
-    delta_bytes: int | None
+    delta_bytes: int | None  # how much more that is than before the cell
     words: str  # what holds it, and what to type
 
 
@@ -142,10 +143,10 @@ def _who_holds_most(holdings: Holdings | None) -> str:
     first = max(found, key=lambda row: row.reachable_bytes)
     holds = "hold" if first.kind is HolderKind.LIBRARY else "holds"
     least = "at least " if holdings.partial else ""
-    said = f"{terms.short_name(first.name)} {holds} {least}"
+    said = f"{short(first.name)} {holds} {least}"
     said += bytes_text(first.reachable_bytes)
     other = first.shares_with
-    return f"{said}, some of it with {terms.short_name(other)}" if other else said
+    return f"{said}, some of it with {short(other)}" if other else said
 
 
 # ------------------------------------------------------------------- the screen
@@ -160,12 +161,17 @@ def _parts(report: MemoryReport) -> Iterator[kit.Part]:
         yield kit.Note("note", "a GPU is in use with its first tensor", USE_ONE)
         return
     yield bars(devices, setting)
-    told = terms.notes(report.badges, setting)
+    told = notes(report.badges, setting)
     yield from told
     if holdings is not None:
         room = max(MOST_ROWS - len(told) - len(devices) + 1, _FEWEST_ROWS)
         yield from names_parts(holdings, setting, room=room)
-    yield kit.Details("All figures of the memory", (_figures(report),), "counters")
+    several = len(devices) > 1
+    tables = (
+        _figures(each, setting.device(each.counters.device) if several else "")
+        for each in devices
+    )
+    yield kit.Details("All figures of the memory", tuple(tables), "counters")
     yield kit.how_measured(kit.Paragraph(_HOW))
 
 
@@ -184,7 +190,7 @@ def bars(devices: Sequence[DeviceMemory], setting: Setting) -> kit.Stacks:
         beside = _out_of(each.counters.allocated_bytes, each.total_bytes)
         if one and each.free_bytes is not None:  # the legend tells the others
             beside = f"{bytes_text(each.free_bytes)} free"
-        name = terms.device_name(setting, each.counters.device)
+        name = setting.device(each.counters.device)
         stacks.append(kit.Stack(name, tuple(pieces), beside))
     first = {kind: f"{bytes_text(n)} " for kind, n in _sizes(devices[0]).items()}
     legend = tuple((kind, f"{first[kind] if one else ''}{m}") for kind, m in _LEGEND)
@@ -221,49 +227,145 @@ def _end_of_bars(devices: Sequence[DeviceMemory]) -> int | None:
     return min(1 << int(used * _ENDS_AT).bit_length(), largest)
 
 
-def _figures(report: MemoryReport) -> kit.Part:
-    """The figures behind the bars; of one device the allocator's others as well."""
+def _figures(memory: DeviceMemory, name: str) -> kit.Part:
+    """The figures behind a bar, and the allocator's others."""
     from gpumagic import drawing as kit
 
-    setting = report.setting
-    properties = [
-        terms.figures("In use", lambda each: each.counters.allocated_bytes),
-        terms.figures("Cached", lambda each: each.cached_bytes),
-        kit.Property(kit.Column("Outside torch", number=True), _outside),
-        kit.Property(kit.Column("Others", number=True), _others),
-        terms.figures("Free", lambda each: each.free_bytes),
-        terms.figures("Total", lambda each: each.total_bytes),
-    ]
-    if len(report.devices) > 1:
-        device = terms.words(
-            "Device", lambda each: terms.device_name(setting, each.counters.device)
+    counters = memory.counters
+    pairs = {
+        "device": memory.name or name,
+        "in use": _known(counters.allocated_bytes),
+        "cached": _known(memory.cached_bytes),
+        "outside torch": _known(memory.outside_bytes),
+        "others": _known(memory.others_bytes),
+        "free": _known(memory.free_bytes),
+        "total": _known(memory.total_bytes),
+        "limit of this process": _known(memory.cap_bytes),
+        "peak so far": _known(counters.peak_bytes),
+    }
+    if memory.cap_bytes is None:
+        del pairs["limit of this process"]
+    return kit.Grid(name, tuple(pairs.items()))
+
+
+def _known(nbytes: int | None) -> str | None:
+    return None if nbytes is None else bytes_text(nbytes)
+
+
+# -------------------------------------------------- every screen, and columns of tables
+
+
+def screen(title: str, parts: Iterable[kit.Part], setting: Setting) -> kit.Drawing:
+    """An answer of one screen, with the label of a simulated machine."""
+    from gpumagic import drawing as kit
+
+    return kit.Drawing(title, kit.one_screen(parts), setting.label)
+
+
+def figures(
+    heading: str,
+    figure: Callable[[Any], int | None],
+    text: Callable[[int], str] = bytes_text,
+) -> kit.Property:
+    """A column of numbers, each unknown or in words."""
+    from gpumagic import drawing as kit
+
+    def cell(thing: Any) -> str | None:
+        amount = figure(thing)
+        return None if amount is None else text(amount)
+
+    return kit.Property(kit.Column(heading, number=True), cell)
+
+
+def words(heading: str, cell: Callable[[Any], Any]) -> kit.Property:
+    """A column of words."""
+    from gpumagic import drawing as kit
+
+    return kit.Property(kit.Column(heading), cell)
+
+
+def devices(setting: Setting) -> kit.Property:
+    """The column of devices, of whatever has a `device`."""
+    return words("Device", lambda each: setting.device(each.device))
+
+
+# ------------------------------------------------------------------------ badges
+
+
+class _Words(NamedTuple):
+    """How a badge is told, with names in braces to be filled in."""
+
+    kind: kit.NoteKind  # how much it matters
+    text: str  # what is so
+    hint: str  # what to do or to type next
+    lasts: bool = False  # it is so of the machine: said once in a row of reports
+
+
+BADGES = {
+    BadgeKind.RETRY: _Words(
+        "warning",
+        "{device} had no memory left: torch emptied its cache and asked again, {times}",
+        "free unused tensors, or use a smaller batch",
+    ),
+    BadgeKind.OOM_CAUGHT: _Words(
+        "problem",
+        "an out-of-memory error of {device} was raised and caught, {times}",
+        "let it out once, without try and except: %gpu_mem why explains it then",
+    ),
+    BadgeKind.DRIVER_CALLS: _Words(
+        "note",
+        "memory of {device} was taken from the driver, or given back, {times}: each "
+        "call is slow",
+        "run it once more: torch keeps the memory that it has got",
+        lasts=True,
+    ),
+    BadgeKind.UNCOUNTED: _Words(
+        "note",
+        "this allocator does not keep every counter: what is missing here is unknown",
+        "take PYTORCH_NO_CUDA_MEMORY_CACHING and PYTORCH_CUDA_ALLOC_CONF out of the "
+        "environment and restart the kernel",
+        lasts=True,
+    ),
+    BadgeKind.SHARED: _Words(
+        "note",
+        "{device} is shared with {others}: what is free there can change at any time",
+        "%gpu_select free chooses another, before CUDA is started",
+        lasts=True,
+    ),
+    BadgeKind.SILENT: _Words(
+        "problem",
+        "{device} does not tell what is free: after an error on it nothing works there",
+        "restart the kernel: CUDA does not recover from it",
+    ),
+}
+
+
+def notes(badges: Iterable[CellBadge], setting: Setting) -> tuple[kit.Note, ...]:
+    """A note for each kind of badge, the most serious first, with all its devices."""
+    from gpumagic import drawing as kit
+    from gpumagic.drawing.document import gravest_first
+
+    same: dict[BadgeKind, list[CellBadge]] = {}
+    for badge in badges:
+        same.setdefault(badge.kind, []).append(badge)
+    found = []
+    for kind, its in same.items():
+        said, amount = BADGES[kind], known_sum([each.amount for each in its])
+        numbers = [each.device for each in its if each.device is not None]
+        text = said.text.format(
+            device=devices_text(setting.kind, numbers) or "the device",
+            times=how_often(amount),
+            others=count_text(amount, "other process", "other processes"),
         )
-        return kit.Table.of("", (device, *properties), report.devices)
-    (only,) = report.devices
-    pairs = [(each.column.heading.lower(), each.cell(only)) for each in properties]
-    for words, nbytes in (
-        ("limit of this process", only.cap_bytes),
-        ("peak so far", only.counters.peak_bytes),
-    ):
-        pairs += [] if nbytes is None else [(words, bytes_text(nbytes))]
-    name = [("device", only.name)] if only.name else []
-    return kit.Grid("", (*name, *pairs))
+        hint = said.hint.format(kind=setting.kind)
+        found.append(kit.Note(said.kind, text, hint, kind.value if said.lasts else ""))
+    return gravest_first(found)
 
 
-def _outside(memory: DeviceMemory) -> str | None:
-    if memory.outside_bytes is not None:
-        return bytes_text(memory.outside_bytes)
-    rest = difference(memory.used_bytes, memory.counters.reserved_bytes)
-    return None if rest is None else f"at most {bytes_text(max(rest, 0))}"
-
-
-def _others(memory: DeviceMemory) -> str | None:
-    """What other processes hold, and how many they are, as far as either is known."""
-    held = memory.others_bytes
-    if memory.other_processes is None:
-        return None if held is None else bytes_text(held)
-    count = count_text(memory.other_processes, "process", "processes")
-    return f"{UNKNOWN if held is None else bytes_text(held)} ({count})"
+def short_badges(badges: Iterable[CellBadge]) -> str:
+    """Badges in a word or two each, for one line."""
+    said = list(dict.fromkeys(each.kind.value for each in badges))
+    return listed(said, ", ", _MOST_BADGES) if said else ""
 
 
 # -------------------------------------------------------------------- the names
@@ -276,8 +378,6 @@ def names_parts(
     from gpumagic import drawing as kit
 
     if not holdings.holders:
-        if any(nbytes != 0 for _, nbytes in holdings.allocated_bytes):
-            yield kit.Paragraph("No name was found that holds any of it.")
         return  # there is nothing to hold
     if room:
         yield names_table(holdings, room=room)
@@ -312,42 +412,31 @@ def names_table(holdings: Holdings, *, room: int) -> kit.Table:
 
 
 def _whole_table(holdings: Holdings, setting: Setting) -> kit.Table:
-    """Each name on each device, with what it is made of."""
+    """Each name on each device, with whom it shares."""
     from gpumagic import drawing as kit
 
     holders = holdings.holders
     columns = [*_columns(holdings)]
     if len({each.device for each in holders}) > 1:
-        columns.insert(1, terms.devices(setting))
-    if any(each.parts for each in holders):
-        columns.append(terms.words("Made of", _made_of))
+        columns.insert(1, devices(setting))
     if any(each.shares_with for each in holders):
-        columns.append(terms.words("Shared with", lambda each: each.shares_with or ""))
+        columns.append(words("Shared with", lambda each: each.shares_with or ""))
     rows = holders[:_MOST_FOLDED]
     return kit.Table.of("Who holds it", columns, rows, total=len(holders))
 
 
 def _columns(holdings: Holdings) -> Iterator[kit.Property]:
     """Those that would say nothing in any row are left out."""
-    partial = holdings.partial
-    yield terms.words("Name", _name)
-    holds = "Holds at least" if partial else "Holds"
-    yield terms.figures(holds, lambda each: each.reachable_bytes)
+    yield words("Name", _name)
+    yield figures("Holds", lambda each: each.reachable_bytes)
     if any(each.delta_bytes is not None for each in holdings.holders):
-        yield terms.figures("Change", lambda each: each.delta_bytes, change_text)
-    yield terms.figures(
-        "Alone so far" if partial else "Alone", lambda each: each.own_bytes
-    )
+        yield figures("Change", lambda each: each.delta_bytes, change_text)
+    yield figures("Alone", lambda each: each.own_bytes)
 
 
 def _name(holder: Holder) -> str:
     nobody = holder.kind is HolderKind.UNATTRIBUTED
     return "no name found" if nobody else holder.name
-
-
-def _made_of(holder: Holder) -> str:
-    parts = [f"{name} {bytes_text(nbytes)}" for name, nbytes in holder.parts]
-    return listed(parts, ", ", _MOST_PARTS if len(parts) > _MOST_PARTS else None)
 
 
 def _sums(holdings: Holdings) -> Iterator[tuple[str, int]]:

@@ -6,12 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from gpumagic.gpu_mem import records
-from gpumagic.gpu_mem import view_terms as terms
-from gpumagic.gpu_mem.answer_leaks import FREE, leaks_table
+from gpumagic.gpu_mem.answer_leaks import FREE, LeakReport, leaks_table
 from gpumagic.gpu_mem.answer_map import held_back_table
-from gpumagic.gpu_mem.answer_now import bars, names_table
-from gpumagic.gpu_mem.fragmentation import blocking_names
-from gpumagic.gpu_mem.records import Cause, LeakKind
+from gpumagic.gpu_mem.answer_now import (
+    bars,
+    devices,
+    figures,
+    names_table,
+    screen,
+    words,
+)
+from gpumagic.gpu_mem.records import Cause, HolderKind, LeakKind
+from gpumagic.gpu_mem.segments import blocking_names, kept_in_pools_bytes
 from gpumagic.report.record import Record, Report
 from gpumagic.report.units import bytes_text, count_text
 
@@ -23,14 +29,13 @@ if TYPE_CHECKING:
     Asked: TypeAlias = "WhyReport | FitReport"
 
 _MOST_HOLDERS, _MOST_STEPS = 6, 3
-_MUCH_OF_THE_DEVICE = 0.1
-_MUCH_OF_WHAT_LIVES = 0.25
+_MUCH_OF_THE_DEVICE, _MUCH_OF_WHAT_LIVES = 0.1, 0.25
 _USUAL_OUTSIDE_BYTES = 2 << 30  # a context, loaded kernels, some buffers
 _SURELY = 0.99  # sizes in the error are rounded to hundredths of their unit
 _WORTH_A_LINE_BYTES = 1 << 20
 _NO_WORDS = (
-    "torch counts such errors, but only the error says how much was asked for.\n"
-    "Most likely the code, or a library that it uses, has caught it."
+    "of an error that the code catches no words are left: let it out once, without try "
+    "and except"
 )
 _AFTER = (
     "Memory was looked at after the error: its frames still held their tensors.\n"
@@ -111,6 +116,26 @@ def verdict_of(
     )
 
 
+def verdict_now(
+    oom: records.OomFacts | None,
+    answer: records.Answer | None,
+    memory: records.DeviceMemory | None,
+    segments: tuple[records.Segment, ...],
+    found: LeakReport,
+) -> Verdict:
+    """What it comes down to; graphs are no leaks here, as they may be needed."""
+    device = -1 if memory is None else memory.counters.device
+    leaks = [e for e in found.leaks if e.device == device]
+    likely = sum(each.nbytes for each in leaks if each.kind is not LeakKind.GRAPH)
+    return verdict_of(
+        oom,
+        answer,
+        memory,
+        leaks_bytes=min(likely, dict(found.total_bytes).get(device, 0)),
+        pools_bytes=kept_in_pools_bytes(segments, device),
+    )
+
+
 class _Room(NamedTuple):
     """What there was for a request; None is unknown."""
 
@@ -128,7 +153,7 @@ class _Room(NamedTuple):
 
     def causes(self, leaks: int) -> Iterator[Cause]:
         """The sentences that are true, some perhaps twice."""
-        asked, total, room = self.asked, self.total, self.room
+        asked, total, live = self.asked, self.total, self.live or 0
         if asked is None:
             return
         limits = (None if total is None else total - self.outside, self.cap)
@@ -142,11 +167,10 @@ class _Room(NamedTuple):
             yield decisive
         if total is None:
             return
-        short = (self.live or 0) + asked > total - self.outside - self.others
-        if room is not None:
-            short = asked > room + self.pools
-        tells = self.live is not None and (not decisive or self.is_much(self.live))
-        if short and tells:
+        short = live + asked > total - self.outside - self.others
+        if self.room is not None:
+            short = asked > self.room + self.pools
+        if short and self.live is not None and (not decisive or self.is_much(live)):
             yield Cause.TOO_MUCH_LIVE
         if self.is_much(self.others + max(self.outside - _USUAL_OUTSIDE_BYTES, 0)):
             yield Cause.OTHERS
@@ -193,22 +217,22 @@ class _Room(NamedTuple):
 def _room_now(
     answer: records.Answer | None, memory: records.DeviceMemory, pools: int
 ) -> _Room:
-    counters, free = memory.counters, memory.free_bytes
-    if answer is not None and answer.device_free_bytes is not None:
-        free = answer.device_free_bytes
+    counters, free, asked = memory.counters, memory.free_bytes, None
+    if answer is not None:
+        asked, free = answer.rounded_bytes, answer.device_free_bytes or free
     unused = records.difference(counters.reserved_bytes, counters.active_bytes)
-    cap_left = records.difference(memory.cap_bytes, counters.reserved_bytes)
+    others = records.difference(memory.used_bytes, memory.process_bytes)  # unlisted too
     return _Room(
-        asked=None if answer is None else answer.rounded_bytes,
+        asked=asked,
         total=memory.total_bytes,
         live=counters.allocated_bytes,
         free=free,
         unused=None if unused is None else max(unused - pools, 0),
         pools=pools,
-        others=memory.not_ours_bytes or 0,
+        others=max(others or 0, memory.others_bytes or 0),
         outside=memory.outside_bytes or 0,
         cap=memory.cap_bytes,
-        cap_left=None if cap_left is None else max(cap_left, 0),
+        cap_left=memory.cap_left_bytes,
     )
 
 
@@ -243,7 +267,6 @@ class Held(Record):
     # what may be held without need, less what the failing run had needed
     leaks: tuple[records.Leak, ...] = ()
     own: tuple[records.Leak, ...] = ()  # what the frames of this error hold
-    own_bytes: int = 0  # the same together
     gone_bytes: int = 0  # what was alive then and went with the error
     live_bytes: int = 0
     names: tuple[records.Holder, ...] = ()
@@ -251,32 +274,31 @@ class Held(Record):
     expandable: bool | None = None  # whether new segments can grow; None is unknown
 
     @property
-    def likely_leaks(self) -> tuple[records.Leak, ...]:
-        """Those that are no graphs, which may be needed: only the user knows."""
-        return tuple(each for each in self.leaks if each.kind is not LeakKind.GRAPH)
+    def own_bytes(self) -> int:
+        """What the frames of this error hold together."""
+        return sum(each.nbytes for each in self.own)
 
 
-def _need_less(report: Asked) -> Iterator[str]:
-    """Of what the failing run had made, by its names."""
-    held = report.held
-    much = max(_MUCH_OF_WHAT_LIVES * held.own_bytes, _WORTH_A_LINE_BYTES)
-    for each in held.own[:2]:
-        if each.nbytes >= much:
-            yield f"{each.where} holds {bytes_text(each.nbytes)}: {each.undo}"
-
-
-def _again(report: Asked) -> Iterator[str]:
-    """It comes back, and is needed again: alone it leads in a circle."""
-    if report.held.own_bytes >= _WORTH_A_LINE_BYTES:
-        yield (
-            f"{FREE} gives back the {bytes_text(report.held.own_bytes)} that frames of "
-            "this error still hold, but the cell will need them again"
-        )
+def _of_the_run(report: Asked) -> tuple[list[str], list[str]]:
+    """Of what the failing run had made: to need less of it, and that it comes back."""
+    held, least = report.held, _WORTH_A_LINE_BYTES
+    much = max(_MUCH_OF_WHAT_LIVES * held.own_bytes, least)
+    less = [
+        f"{each.where} holds {bytes_text(each.nbytes)}: {each.undo}"
+        for each in held.own[:2]
+        if each.nbytes >= much
+    ]
+    # It is needed again: alone it leads in a circle.
+    again = (
+        f"{FREE} gives back the {bytes_text(held.own_bytes)} that frames of this error "
+        "still hold, but the cell will need them again"
+    )
+    return less, [again] if held.own_bytes >= least else []
 
 
 def _let_go(report: Asked) -> Iterator[str]:
     """Of errors and results; what a variable holds is not let go of by a command."""
-    undone = [leak.undo for leak in report.held.likely_leaks]
+    undone = [e.undo for e in report.held.leaks if e.kind is not LeakKind.GRAPH]
     named = [undo for undo in undone if not undo.startswith(FREE)]
     by_command = [FREE] if len(named) < len(undone) or not undone else []
     for undo in (*named, *by_command):
@@ -287,7 +309,7 @@ def _join_pieces(report: Asked) -> Iterator[str]:
     held = report.held
     in_pieces = (report.oom and report.oom.reserved_unallocated_bytes) or 0
     if held.own_bytes > in_pieces:
-        yield from _need_less(report)
+        yield from _of_the_run(report)[0]
     if names := ", ".join(blocking_names(held.held_back)):
         yield f"del {names}: this joins the free pieces around it"
     if held.expandable is False:
@@ -299,29 +321,24 @@ def _ask_others(report: Asked) -> Iterator[str]:
     others = () if report.oom is None else report.oom.others
     for pid, nbytes in sorted(others, key=lambda each: -each[1]):
         yield f"process {pid} holds {bytes_text(nbytes)}: ask whose it is"
-    if not report.setting.label:
-        yield "!nvidia-smi shows whose the others are"
+    yield "!nvidia-smi shows whose the others are"
     yield "%gpu_select free in a fresh kernel takes the freest GPU"
 
 
 def _keep_less(report: Asked) -> Iterator[str]:
+    """In the run itself, variables that hold most, and graphs, which may be needed."""
     held = report.held
     if report.verdict.pools_bytes:
         yield from _POOLS
     if held.own_bytes + held.gone_bytes > _MUCH_OF_WHAT_LIVES * held.live_bytes:
         # The failing run had made much of it: its batch comes before names.
-        yield from (*_need_less(report), *_LESS_IN_THE_RUN, *_again(report))
-    yield from (*_delete(held), *_LESS_IN_THE_RUN)
-
-
-def _delete(held: Held) -> Iterator[str]:
-    """Variables that hold most, and graphs, which may be needed."""
+        less, again = _of_the_run(report)
+        yield from (*less, *_LESS_IN_THE_RUN, *again)
     much = max(_MUCH_OF_WHAT_LIVES * held.live_bytes, _WORTH_A_LINE_BYTES)
-    variables = [e for e in held.names if e.kind is records.HolderKind.VARIABLE]
     most = ", ".join(
         f"{each.name} holds {bytes_text(each.reachable_bytes)}"
-        for each in variables[:2]
-        if each.reachable_bytes >= much
+        for each in held.names
+        if each.kind is HolderKind.VARIABLE and each.reachable_bytes >= much
     )
     if most:
         yield f"{most}: del what is not needed any more; %gpu_mem shows all"
@@ -330,6 +347,7 @@ def _delete(held: Held) -> Iterator[str]:
     for leak in held.leaks:
         if leak.kind is LeakKind.GRAPH and leak.nbytes >= _WORTH_A_LINE_BYTES:
             yield f"{leak.undo}, unless {leak.lost} is still to come"
+    yield from _LESS_IN_THE_RUN
 
 
 _BATCH = "ask for less at once: a smaller batch, a smaller dtype, or parts in a loop"
@@ -352,10 +370,6 @@ _POOLS = (
     "del the graphs that are not needed any more, then torch.{kind}.empty_cache()",
     'use torch.compile without mode="reduce-overhead", which records graphs',
 )
-_TO_LEARN_MORE = (
-    "let it out once, without try and except: its words say how much was asked for",
-    "%gpu_mem fit 2GiB asks whether so much would fit now",
-)
 _STEPS: dict[Cause, Callable[[Asked], Iterable[str]]] = {
     Cause.NEVER_FITS: lambda _: (_BATCH, "spread it over several GPUs"),
     Cause.FRAGMENTED: _join_pieces,
@@ -373,15 +387,10 @@ def next_steps(report: Asked) -> tuple[str, ...]:
         steps += _STEPS[cause](report)
     steps += [] if causes else [_MAP]
     if Cause.NEVER_FITS not in causes:
-        steps += (*_need_less(report), *_again(report))
+        less, again = _of_the_run(report)
+        steps += [*less, *again]
     kind = report.setting.kind
     return tuple(dict.fromkeys(step.replace("{kind}", kind) for step in steps))
-
-
-def _steps_for_caught(report: Asked) -> tuple[str, ...]:
-    """Where an error was caught, and nobody knows what was asked for."""
-    let_go = _let_go(report) if report.held.likely_leaks else ()
-    return (*let_go, *_TO_LEARN_MORE, *_delete(report.held))
 
 
 def _steps_parts(steps: Iterable[str]) -> Iterator[kit.Part]:
@@ -409,52 +418,36 @@ class WhyReport(Report):
     answer: records.Answer | None = None
     memory: records.DeviceMemory | None = None
     held: Held = Held()
-    # met since the error, or instead of one, and no error is left of them
-    caught: records.CaughtOoms | None = None
 
     @property
     def next_steps(self) -> tuple[str, ...]:
         """What to type, the best first."""
-        return _steps_for_caught(self) if self.oom is None else next_steps(self)
+        return () if self.oom is None else next_steps(self)
 
     def drawing(self) -> kit.Drawing:
         """The verdict, what to do, who has the memory, and what both rest on."""
-        from gpumagic import drawing as kit
-
-        parts = kit.one_screen(_why_parts(self))
-        return kit.Drawing(why_headline(self), parts, self.setting.label)
+        return screen(why_headline(self), _why_parts(self), self.setting)
 
 
 def why_headline(report: WhyReport) -> str:
     """What was asked for, what was free, and what that comes down to."""
     oom = report.oom
     if oom is None:
-        if report.caught is not None:
-            return _caught(report.caught, report.setting)
-        return "no out-of-memory error has been seen in this notebook"
+        return "no out-of-memory error has ended a cell of this notebook"
     cell = "" if oom.cell is None else f"In [{oom.cell}]: "
-    where = terms.on_devices(report.setting, oom.device)
+    where = report.setting.on(oom.device)
     said = "memory ran out"
     if oom.requested_bytes is not None:
         said = f"{bytes_text(oom.requested_bytes)} did not fit"
     free = "" if oom.free_bytes is None else f" with {bytes_text(oom.free_bytes)} free"
-    first = next(iter(_why_sentences(report)), "why cannot be told")
+    first = next(_why_sentences(report, oom), "why cannot be told")
     return f"{cell}{said} {where}{free}: {first}"
 
 
-def _caught(caught: records.CaughtOoms, setting: records.Setting) -> str:
-    """How often memory ran out without a word, and where as far as that is known."""
-    times = "" if caught.times == 1 else f" {caught.times:,} times"
-    said = f"memory ran out{times} {terms.on_devices(setting, caught.device)}"
-    if caught.cell is None:
-        return f"{said}; no error that tells of it is left"
-    return f"In [{caught.cell}]: {said}, and the code caught it: its message is lost"
-
-
-def _why_sentences(report: WhyReport) -> Iterator[str]:
+def _why_sentences(report: WhyReport, oom: records.OomFacts) -> Iterator[str]:
     """All that is true of it, the most telling first."""
     alive, gone = "too much else is alive", report.held.gone_bytes
-    if report.oom is not None and gone > (report.oom.allocated_bytes or 0) / 2:
+    if gone > (oom.allocated_bytes or 0) / 2:
         alive = f"{bytes_text(gone)} of what was alive then is free again"
     clauses = report.verdict.clauses()
     for cause in report.verdict.causes:
@@ -463,27 +456,22 @@ def _why_sentences(report: WhyReport) -> Iterator[str]:
 
 def _why_parts(report: WhyReport) -> Iterator[kit.Part]:
     from gpumagic import drawing as kit
-    from gpumagic.drawing.document import MOST_ROWS
 
-    oom, caught = report.oom, report.caught
-    if oom is None and caught is None:
+    oom = report.oom
+    if oom is None:
         said = "before a large tensor is made, ask whether it fits"
         yield kit.Note("note", said, "%gpu_mem fit 2GiB", said)
+        yield kit.Note("note", _NO_WORDS)
         return
     yield from _steps_parts(report.next_steps)
     if report.memory is not None:
         yield bars((report.memory,), report.setting)
-    if oom is not None and caught is not None:
-        yield kit.Note("note", f"besides, {_caught(caught, report.setting)}")
     causes = report.verdict.causes
     wanted = _CAUSES[causes[0]].table if causes else "names"
     tables = sorted(_tables(report), key=lambda each: each[0] != wanted)
     for _, table in tables[:1]:
-        yield table.beginning(MOST_ROWS)
-    if oom is None:
-        yield kit.how_measured(kit.Paragraph(_NO_WORDS))
-        return
-    besides = tuple(_why_sentences(report))[1:]
+        yield table
+    besides = tuple(_why_sentences(report, oom))[1:]
     parts: tuple[kit.Part, ...] = (kit.Grid("", tuple(_facts(report, oom))),)
     if besides:
         parts += (kit.Paragraph(f"Besides, {'; '.join(besides)}."),)
@@ -511,7 +499,7 @@ def _facts(
     for name, line in (("line", oom.line), ("called from", oom.called_from)):
         if line is not None:
             yield name, line.where + (f": {line.source}" if line.source else "")
-    yield "device", terms.device_name(report.setting, oom.device)
+    yield "device", report.setting.device(oom.device)
     hole = None if report.answer is None else report.answer.hole_bytes
     for name, nbytes in (
         ("asked for", oom.requested_bytes),
@@ -553,10 +541,7 @@ class FitReport(Report):
 
     def drawing(self) -> kit.Drawing:
         """Yes or no, why not, and what to do."""
-        from gpumagic import drawing as kit
-
-        parts = kit.one_screen(_fit_parts(self))
-        return kit.Drawing(fit_headline(self), parts, self.setting.label)
+        return screen(fit_headline(self), _fit_parts(self), self.setting)
 
 
 _PLACES: dict[str | None, tuple[str, kit.Tone, str]] = {
@@ -580,7 +565,7 @@ def fit_headline(report: FitReport) -> str:
     if len(answers) == 1:
         (only,) = answers
         said = _PLACES[only.place][2].format(
-            name=terms.device_name(report.setting, only.device),
+            name=report.setting.device(only.device),
             hole=bytes_text(only.hole_bytes),
             free=bytes_text(only.device_free_bytes),
             held=bytes_text(only.releasable_bytes),
@@ -595,7 +580,6 @@ def fit_headline(report: FitReport) -> str:
 
 def _fit_parts(report: FitReport) -> Iterator[kit.Part]:
     from gpumagic import drawing as kit
-    from gpumagic.drawing.document import MOST_ROWS
 
     if report.why_not is not None:
         yield kit.Note("note", report.why_not, report.hint or "")
@@ -607,16 +591,16 @@ def _fit_parts(report: FitReport) -> Iterator[kit.Part]:
         yield kit.Paragraph("\n".join(lines))
     yield from _steps_parts(report.next_steps)
     properties = (
-        terms.devices(report.setting),
-        terms.words("Fits", lambda each: kit.Badge(*_PLACES[each.place][:2])),
-        terms.figures("Would take", lambda each: each.rounded_bytes),
-        terms.figures("Largest hole", lambda each: each.hole_bytes),
-        terms.figures("Free on device", lambda each: each.device_free_bytes),
-        terms.figures("Could be released", lambda each: each.releasable_bytes),
-        terms.figures("Left of the limit", lambda each: each.cap_left_bytes),
+        devices(report.setting),
+        words("Fits", lambda each: kit.Badge(*_PLACES[each.place][:2])),
+        figures("Would take", lambda each: each.rounded_bytes),
+        figures("Largest hole", lambda each: each.hole_bytes),
+        figures("Free on device", lambda each: each.device_free_bytes),
+        figures("Could be released", lambda each: each.releasable_bytes),
+        figures("Left of the limit", lambda each: each.cap_left_bytes),
     )
     table = kit.Table.of("Where it could go", properties, report.answers)
     if len(report.answers) > 1:
-        yield table.beginning(MOST_ROWS)
+        yield table
     elif report.answers:
         yield kit.Details("The figures of the device", (table,), "figures")

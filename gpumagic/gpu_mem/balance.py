@@ -7,20 +7,17 @@ of them lead to the same model.
 from __future__ import annotations
 
 import gc
-import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.storages import StorageKey, Stored
 from gpumagic.devices.torch_private import cublas_workspace_bytes, loaded_torch
-from gpumagic.gpu_mem.answer_leaks import Growth
 from gpumagic.gpu_mem.names import graph_name, roots_of
 from gpumagic.gpu_mem.records import NAMELESS, Holder, HolderKind, Holdings
-from gpumagic.gpu_mem.walk import Budget, Role, Walk, mark_states
+from gpumagic.gpu_mem.walk import Budget, Walk
 from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import bytes_text, count_text
 
@@ -46,10 +43,12 @@ UNATTRIBUTED = "unattributed"
 _IN_USE = "active_allocated"
 _BY_OBJECTS = (HolderKind.OUTPUT, HolderKind.ERROR, HolderKind.MODULE)
 _WORTH_ANOTHER_SEARCH = 1 << 20
-_TAKES_ONE = re.compile("WorkspaceForHandle|CUDABlasHandle|CUDABlasLtWorkspace")
+_OF_WORKSPACES = (
+    f"{WORKSPACES}: the first matrix product of a thread on a stream takes one; a "
+    "backward pass has a thread of its own. torch._C._cuda_clearCublasWorkspaces() "
+    "frees them"
+)
 _MOST_OF_A_STREAM = 2  # the notebook's thread and that of its backward passes
-_LARGEST_BYTES = 32 << 20  # of a workspace, on a GPU of 2022 and later
-_MOST_WORKSPACES = 4  # cuBLAS and cuBLASLt may have one each, forward and backward
 
 
 @dataclass(slots=True)
@@ -59,7 +58,6 @@ class Reached:
     nbytes: int
     direct: int = 0  # the names that reach it through objects
     every: int = 0  # the names that reach it, also through a graph alone
-    role: Role = Role.OTHER
 
 
 class Found(NamedTuple):
@@ -87,7 +85,6 @@ def search(
     places = {n: p for n, each in walk.stored.items() if (p := counted.place(each))}
     memory: dict[StorageKey, Reached] = {}
     if places:
-        mark_states(walk)
         direct, every = _bits(walk, starts)
         for number, place in places.items():
             if every[number]:
@@ -95,7 +92,6 @@ def search(
                 its.nbytes = max(its.nbytes, place.nbytes)
                 its.direct |= direct[number]
                 its.every |= every[number]
-                its.role = min(its.role, walk.roles.get(number, Role.OTHER))
     return Found(walk, starts, memory)
 
 
@@ -154,40 +150,29 @@ class CountedMemory:
     """
 
     def __init__(self, kind: str, snapshot: Snapshot | None = None) -> None:
-        # of this kind of device, but not handed out by the allocator
-        self.foreign: dict[StorageKey, int] = {}
         self._kind = kind
-        blocks = sorted(
+        self._blocks = sorted(
             (segment["device"], start, block["size"])
             for segment in snapshot or ()
             for start, block in blocks_of(segment)
             if block["state"] == _IN_USE
         )
         self._knows = bool(snapshot)
-        self._starts = [(device, address) for device, address, _ in blocks]
-        self._sizes = [size for _, _, size in blocks]
 
     def place(self, stored: Stored) -> Stored | None:
         """The block that memory lies in; None for what does not count."""
         if stored.key.kind != self._kind:
             return None
-        if not self._knows:
-            return stored
-        block = self.around(stored.key)
-        if block is None:
-            self.foreign[stored.key] = stored.nbytes
-        return block
+        return self._around(stored.key) if self._knows else stored
 
-    def around(self, key: StorageKey) -> Stored | None:
+    def _around(self, key: StorageKey) -> Stored | None:
         """The block in use that memory lies in; None where there is none.
 
         It may begin further inside, as that of a graph's outputs does.
         """
-        position = bisect_right(self._starts, (key.device, key.address)) - 1
-        if position < 0:
-            return None
-        device, start = self._starts[position]
-        size = self._sizes[position]
+        at = key.device, key.address
+        position = bisect_right(self._blocks, at, key=lambda block: block[:2])
+        device, start, size = self._blocks[position - 1] if position else (-1, 0, 0)
         if device != key.device or key.address >= start + size:
             return None
         return Stored(StorageKey(key.kind, device, start), size)
@@ -257,9 +242,12 @@ def _find(
             libraries[each.device, each.name] += each.nbytes
             known[each.device] += each.nbytes
     nameless = [(*at, HolderKind.LIBRARY, nbytes) for at, nbytes in libraries.items()]
-    remarks, word = list(_search_remarks(walk, counted)), word_of(kind)
+    remarks, word = [], word_of(kind)
+    if walk.hidden:
+        count = count_text(walk.hidden, "saved tensor")
+        remarks.append(f"{count} could not be looked at without running hooks of yours")
     for device in devices:
-        told, own = allocated.get(device), any(n == device for n, _ in libraries)
+        told = allocated.get(device)
         rest = max((told or 0) - known[device], 0)
         nameless.append((device, UNATTRIBUTED, HolderKind.UNATTRIBUTED, rest))
         if told is not None and told < known[device]:
@@ -269,7 +257,8 @@ def _find(
                 "out: memory of another library, or that was given back meanwhile"
             )
         known[device] += rest
-        remarks += _workspace_remarks(word, rest, are_found=own)
+    if libraries and word == "cuda":
+        remarks.append(_OF_WORKSPACES)
     for device, name, of, nbytes in nameless:
         if nbytes:
             rows.append(Holder(name, of, device, nbytes, nbytes))
@@ -288,18 +277,11 @@ def _find(
     )
 
 
-def _place_of(row: Holder) -> tuple[bool, bool, int, int, int, bool, str]:
+def _place_of(row: Holder) -> tuple[bool, bool, int, int, int]:
     """The largest first; what nobody was found for comes last."""
-    of_error = row.kind is HolderKind.ERROR
-    return (
-        row.kind is HolderKind.UNATTRIBUTED,
-        row.kind in NAMELESS,
-        -row.reachable_bytes,
-        -row.own_bytes,
-        row.device,
-        of_error,
-        "" if of_error else row.name,  # in their order, the user's own frames first
-    )
+    is_rest = row.kind is HolderKind.UNATTRIBUTED
+    nameless = row.kind in NAMELESS
+    return is_rest, nameless, -row.reachable_bytes, -row.own_bytes, row.device
 
 
 def _key_of(holder: Holder) -> Key:
@@ -344,17 +326,13 @@ class _Tally:
 
     own_bytes: int = 0
     reachable_bytes: int = 0
-    roles: Counter[str] = field(default_factory=Counter)
     partner: int | None = None
-    shared_bytes: int = 0
 
     def add(self, memory: Reached, bit: int) -> None:
         self.reachable_bytes += memory.nbytes
-        self.roles[memory.role.value] += memory.nbytes
         if memory.every == bit:
             self.own_bytes += memory.nbytes
-        elif memory.nbytes > self.shared_bytes:
-            self.shared_bytes = memory.nbytes
+        elif self.partner is None:
             others = (memory.direct & ~bit) or (memory.every & ~bit)
             self.partner = next(names_in(others))
 
@@ -401,7 +379,6 @@ def _rows(
                 tallies[key.device, not is_direct, position].add(each, bit)
     rows = []
     for (device, is_graph, position), tally in tallies.items():
-        tells = not is_graph and set(tally.roles) != {Role.OTHER.value}
         name, kind = roots[position].name, roots[position].kind
         if is_graph:
             is_tensor = walk.is_tensor(starts[position][0])
@@ -413,29 +390,9 @@ def _rows(
             own_bytes=tally.own_bytes,
             reachable_bytes=tally.reachable_bytes,
             shares_with=None if tally.partner is None else roots[tally.partner].name,
-            parts=tuple(tally.roles.most_common()) if tells else (),
         )
         rows.append(holder)
     return rows
-
-
-# ----------------------------------------------------------------- what does not add up
-
-
-def _search_remarks(walk: Walk, counted: CountedMemory) -> Iterator[str]:
-    """What a search had to leave out."""
-    if walk.hidden:
-        count = count_text(walk.hidden, "saved tensor")
-        yield (
-            f"{count} of autograd graphs could not be looked at: this torch would have "
-            "to run the hooks that packed them"
-        )
-    if counted.foreign:
-        held = bytes_text(sum(counted.foreign.values()))
-        yield (
-            f"{held} that names hold are not counted here: torch's caching allocator "
-            "did not hand them out (memory of another library, or of another process)"
-        )
 
 
 # ------------------------------------------------------------------ memory of cuBLAS
@@ -446,8 +403,7 @@ class Workspace(NamedTuple):
 
     Each thread keeps one for each stream on which it has made a product; a backward
     pass has a thread of its own. Of a simulated GPU they are known. On CUDA torch tells
-    their size alone, so that a nameless block of just that size is one, probably; the
-    stack of a block, where the user's memory history has it whole, makes it certain.
+    their size alone, so that a nameless block of just that size is one, probably.
     """
 
     device: int
@@ -488,71 +444,8 @@ def _in_blocks(
         for start, block in blocks_of(segment):
             end = start + block["size"]
             first, behind = (bisect_left(ordered, (device, at)) for at in (start, end))
-            if block["state"] != _IN_USE or first < behind:  # a name leads there
-                continue
-            found = Workspace(device, start, block["size"])
-            if any(_TAKES_ONE.search(each["name"]) for each in block.get("frames", ())):
-                yield found
-            elif block.get("requested_size") == size:
+            is_one = block["state"] == _IN_USE and block.get("requested_size") == size
+            if is_one and first == behind:  # no name leads there
                 guessed[of_stream] += 1
                 if guessed[of_stream] <= _MOST_OF_A_STREAM:
-                    yield found._replace(name=PROBABLY_WORKSPACES)
-
-
-def _workspace_remarks(word: str, rest_bytes: int, *, are_found: bool) -> Iterator[str]:
-    """What workspaces are and how they go; also where there may be some."""
-    may_be = 0 < rest_bytes <= _MOST_WORKSPACES * _LARGEST_BYTES
-    if word == "cuda" and (are_found or may_be):
-        which = "" if are_found else "what no name was found for may be "
-        yield (
-            f"{which}{WORKSPACES}: the first matrix product of a thread on a stream "
-            f"takes one, of up to {bytes_text(_LARGEST_BYTES)}; a backward pass has a "
-            "thread of its own. torch._C._cuda_clearCublasWorkspaces() frees them"
-        )
-
-
-# ---------------------------------------------------------------- which names grow
-
-_MOST_LOOKS = 10  # of each name
-_WORTH_NAMING = 1 << 20
-_GROW = (HolderKind.VARIABLE, HolderKind.MODULE, HolderKind.GRAPH)
-
-
-class Looks:
-    """What each name held at the last few looks: numbers alone."""
-
-    def __init__(self) -> None:
-        self._held: dict[Key, deque[tuple[int | None, int]]] = {}
-
-    def add(self, cell: int | None, holdings: Holdings | None) -> None:
-        """Names were looked at in a cell; round it, where they tell their change."""
-        for each in () if holdings is None else holdings.holders:
-            if each.kind not in _GROW:
-                continue
-            looks = self._held.setdefault(_key_of(each), deque(maxlen=_MOST_LOOKS))
-            if not looks and each.delta_bytes is not None:
-                looks.append((cell, each.reachable_bytes - each.delta_bytes))
-            looks.append((cell, each.reachable_bytes))
-
-    def grown(self, now: Holdings) -> tuple[Growth, ...]:
-        """The names that hold more than ever before, the steadiest growth first."""
-        found = [growth for each in now.holders if (growth := self._growth(each))]
-        return tuple(sorted(found, key=lambda each: (-each.times, -each.grown_bytes)))
-
-    def _growth(self, holder: Holder) -> Growth | None:
-        looks = self._held.get(_key_of(holder), ())
-        if not looks:
-            return None
-        since, began = looks[0]
-        held = [*(nbytes for _, nbytes in looks), holder.reachable_bytes]
-        grown = held[-1] - began
-        if grown < _WORTH_NAMING or held[-1] < max(held):
-            return None
-        return Growth(
-            name=holder.name,
-            device=holder.device,
-            nbytes=held[-1],
-            grown_bytes=grown,
-            times=sum(after > before for before, after in pairwise(held)),
-            since_cell=since,
-        )
+                    yield Workspace(device, start, block["size"], PROBABLY_WORKSPACES)

@@ -12,7 +12,6 @@ which the counters are whole: so somebody looks just before and after each reset
 from __future__ import annotations
 
 import contextlib
-import re
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,7 @@ from gpumagic.report.places import in_running_cell
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from gpumagic.devices.memory_events import MemoryTrace
+    from gpumagic.devices.memory_history import MemoryTrace
     from gpumagic.devices.protocols import Runtime
     from gpumagic.gpu_mem import records
     from gpumagic.gpu_mem.names import KnownNames, Sources
@@ -50,8 +49,6 @@ if TYPE_CHECKING:
 _HOST = CpuRuntime.kind
 _WORTH_A_SEARCH = 1 << 20
 _OOM = "OutOfMemoryError"
-_LOSES_OLDEST = "cuda"  # a recording that is full; others take nothing more
-_OOM_DEVICE = re.compile(r"\bGPU (\d+)\b")
 _NO_PEAK = Peak(PeakKind.UNKNOWN)
 
 
@@ -88,7 +85,6 @@ class CellRun:
             self._recording = Recording()
         self._problems: tuple[str, ...] = ()
         self._engine_peaks: Mapping[int, int] = {}
-        self._oom_device: int | None = None
 
     def begin(self) -> None:
         """Look, and start to record if that is wanted; never fails for want of it."""
@@ -119,14 +115,11 @@ class CellRun:
             if self._recording is not None:
                 self._recording.forget()
         box = simulated_box()
-        if runtime.simulated and box is not None:
+        if self._marks and runtime.simulated and box is not None:
             self._engine_peaks = box.peaks_since(self._marks)
         self._in_cell = self._in_cell or in_running_cell()
         self.setting, self.kind = counters.setting_of(runtime), runtime.kind
         self.failed = error_line(error)
-        if type(error).__name__ == _OOM:
-            found = _OOM_DEVICE.search(str(error))
-            self._oom_device = int(found[1]) if found else 0
         if trace := self._trace:
             self.lines_partial = trace.partial or any(
                 self._missed(device, trace) for device in trace.events
@@ -150,7 +143,7 @@ class CellRun:
             badges += counters.badges_between(
                 self._before.get(device),
                 after,
-                ended_by_oom=device == self._oom_device,
+                ended_by_oom=(self.failed or "").startswith(_OOM),
             )
         return tuple(badges)
 
@@ -173,9 +166,15 @@ class CellRun:
     ) -> tuple[records.Course, ...]:
         """How much was in use from step to step, where each of them was recorded."""
         trace = self._trace
-        moved = {} if trace is None else {d: e for d, e in trace.events.items() if e}
-        begun = {device: self._begun(device, each) for device, each in moved.items()}
-        if all(nbytes is None for nbytes in begun.values()):
+        if trace is None or self.lines_partial:  # where it began is not known
+            return ()
+        moved = {
+            device: (events, before)
+            for device, events in trace.events.items()
+            if events and device in self.after
+            if (before := self._at_first(device).allocated_bytes) is not None
+        }
+        if not moved:
             return ()
         from gpumagic.gpu_mem.lines import course_of, pieces_of
 
@@ -184,13 +183,12 @@ class CellRun:
         return tuple(
             course_of(
                 device,
-                moved[device],
-                before_bytes=nbytes,
+                events,
+                before_bytes=before,
                 in_cell=in_cell,
                 pieces=pieces_of(segments, device),
             )
-            for device, nbytes in begun.items()
-            if nbytes is not None
+            for device, (events, before) in moved.items()
         )
 
     @property
@@ -208,16 +206,6 @@ class CellRun:
 
     def _at_first(self, device: int) -> Counters:
         return self._before.get(device) or counters.from_zero(self.after[device])
-
-    def _begun(self, device: int, events: Any) -> int | None:
-        """What was in use before the first step that was recorded."""
-        after = self.after.get(device)
-        if after is None:
-            return None
-        if not (self.lines_partial and self.kind == _LOSES_OLDEST):
-            return self._at_first(device).allocated_bytes
-        moved = (e.nbytes if e.taken else -e.nbytes for e in events)
-        return difference(after.allocated_bytes, sum(moved))
 
     def _look(self, runtime: Runtime) -> dict[int, Counters]:
         try:

@@ -10,17 +10,16 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.in_use import KINDS_OF_THE_DRIVER
 from gpumagic.devices.memory_counters import (
     allocator_backend,
     allocator_figures,
     caching_is_off,
     figure,
 )
-from gpumagic.devices.nvml_utilisation import in_container
+from gpumagic.devices.now import KINDS_OF_THE_DRIVER
+from gpumagic.devices.nvml import in_container, same_uuid
 from gpumagic.devices.simulated import simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.devices.waiting import is_in_use
 from gpumagic.gpu_mem.records import (
     BadgeKind,
@@ -34,15 +33,8 @@ from gpumagic.report.units import known_sum
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from gpumagic.devices.protocols import (
-        Driver,
-        Gpu,
-        GpuProcess,
-        Inventory,
-        MigSlice,
-        Runtime,
-        VisibleDevice,
-    )
+    from gpumagic.devices import protocols
+    from gpumagic.devices.protocols import Driver, Gpu, MigSlice, Runtime
 
 NATIVE = "native"
 _ASYNC = "cudaMallocAsync"
@@ -60,7 +52,6 @@ _KEYS = {
     "retries": ("num_alloc_retries",),
     "ooms": ("num_ooms",),
     "driver_calls": ("num_device_alloc", "num_device_free"),
-    "flushed_bytes": ("reserved_bytes.all.freed",),
 }
 # What CUDA's own pools tell; torch reports zero for all else of them.
 _OF_POOLS = ("allocated_bytes", "reserved_bytes", "peak_bytes")
@@ -68,7 +59,6 @@ _GROWING = {
     BadgeKind.RETRY: "retries",
     BadgeKind.OOM_CAUGHT: "ooms",
     BadgeKind.DRIVER_CALLS: "driver_calls",
-    BadgeKind.FLUSHED: "flushed_bytes",
 }
 
 
@@ -153,8 +143,7 @@ def badges_between(
 ) -> tuple[CellBadge, ...]:
     """The badges of one device, in the order of their kinds.
 
-    What comes of another is left out: a retry gives the cache back, and a cache that
-    went back is taken from the driver again.
+    What comes of another is left out: a retry gives the cache back.
     """
     earlier = before or Counters(after.device)
     grown = {}
@@ -164,8 +153,6 @@ def badges_between(
         grown[kind] = now if now < then else now - then
     grown[BadgeKind.OOM_CAUGHT] -= int(ended_by_oom)
     if grown[BadgeKind.RETRY] > 0:
-        grown[BadgeKind.FLUSHED] = grown[BadgeKind.DRIVER_CALLS] = 0
-    elif grown[BadgeKind.FLUSHED] > 0:
         grown[BadgeKind.DRIVER_CALLS] = 0
     return tuple(CellBadge(k, after.device, n) for k, n in grown.items() if n > 0)
 
@@ -219,23 +206,22 @@ def _places(driver: Driver) -> list[Gpu | MigSlice | None]:
     return [_place(each, inventory) for each in shown]
 
 
-def _place(device: VisibleDevice, inventory: Inventory) -> Gpu | MigSlice | None:
+def _place(
+    device: protocols.VisibleDevice, inventory: protocols.Inventory
+) -> Gpu | MigSlice | None:
     """The GPU or slice that CUDA shows, by identity: the numbers may differ."""
-    for gpu in inventory.gpus:
-        if same_uuid(gpu.uuid, device.uuid):
-            return gpu
-        for part in gpu.mig:
-            if same_uuid(part.uuid, device.uuid):
-                return part
-    for gpu in inventory.gpus:
-        is_there = gpu.pci_address is not None and gpu.pci_address == device.pci_address
-        if is_there and not gpu.mig_enabled:
-            return gpu
-    return None
+    places: list[Gpu | MigSlice] = [*inventory.gpus]
+    places += [part for gpu in inventory.gpus for part in gpu.mig]
+    for place in places:
+        if same_uuid(place.uuid, device.uuid):
+            return place
+    address = device.pci_address
+    whole = (gpu for gpu in inventory.gpus if address and not gpu.mig_enabled)
+    return next((gpu for gpu in whole if gpu.pci_address == address), None)
 
 
 def _with_processes(
-    memory: DeviceMemory, listed: list[GpuProcess], *, foreign_numbers: bool
+    memory: DeviceMemory, listed: list[protocols.GpuProcess], *, foreign_numbers: bool
 ) -> DeviceMemory:
     """How many other processes there are, and who holds what."""
     if not listed:  # this one should be among them, so the list is not whole
@@ -260,10 +246,6 @@ def _with_processes(
 
 def _cap_bytes(runtime: Runtime, device: int, total: int | None) -> int | None:
     """The limit that this process has set itself, where torch tells it."""
-    box = simulated_box() if runtime.simulated else None
-    if box is not None:
-        allowed: int | None = box.machine.gpus[device].allocator.allowed_bytes
-        return allowed
     module: Any = getattr(loaded_torch(), runtime.kind, None)
     ask = getattr(module, "get_per_process_memory_fraction", None)
     if ask is None or total is None:

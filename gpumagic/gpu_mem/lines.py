@@ -8,8 +8,8 @@ that holds it in the end, and one that was given back since has the line that to
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from gpumagic.report.places import Places, line_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from gpumagic.devices.memory_events import (
+    from gpumagic.devices.memory_history import (
         MemoryEvent,
         MemoryRecorder,
         MemoryTrace,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     Events = Sequence[MemoryEvent]
     Piece = tuple[str, int]  # memory in use in the end: the first of its names, bytes
 
-_NOT_RECORDED = "allocations could not be recorded"
 _RUN_AGAIN = "run the cell again to see its lines and its exact peak"
 _UNKNOWN = ("", "??", "<unknown>")
 _MOST_STRETCHES = 240
@@ -55,30 +54,30 @@ class Recording:
         if isinstance(recorder, str):
             self.remarks += (recorder,)
             return
-        try:
+        with self._or_a_remark():
             recorder.start()
-        except RuntimeError as problem:
-            self.remarks += (f"{_NOT_RECORDED}: {problem}",)
-        else:
             self._recorder = recorder
 
     def stop(self) -> None:
         """End it; everything is as it was before."""
         recorder, self._recorder = self._recorder, None
-        if recorder is None:
-            return
-        try:
-            self.trace = recorder.stop()
-        except RuntimeError as problem:  # the device is broken
-            self.remarks += (f"{_NOT_RECORDED}: {problem}",)
-        else:
-            self.remarks += self.trace.remarks
+        if recorder is not None:
+            with self._or_a_remark():
+                self.trace = recorder.stop()
+                self.remarks += self.trace.remarks
 
     def forget(self) -> None:
         """What was recorded is of another device than the cell has used in the end."""
         if self.trace is not None:
             self.trace = None
             self.remarks += (f"the cell has changed devices; {_RUN_AGAIN}",)
+
+    @contextlib.contextmanager
+    def _or_a_remark(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as problem:  # the device is broken
+            self.remarks += (f"allocations could not be recorded: {problem}",)
 
 
 def recorder_for(runtime: Runtime) -> MemoryRecorder | str:
@@ -88,16 +87,14 @@ def recorder_for(runtime: Runtime) -> MemoryRecorder | str:
     starts itself is not recorded.
     """
     torch = loaded_torch()
-    if torch is None:
-        return _too_early("torch was not imported")
-    if runtime.simulated:
+    if torch is not None and runtime.simulated:
         from gpumagic.simulator.observing import MemoryWatch
 
         return MemoryWatch(simulated_box())  # type: ignore[arg-type]
-    if runtime.kind == "cpu":
-        return f"only a GPU's memory is recorded: if the cell started one, {_RUN_AGAIN}"
-    if not runtime.started():
-        return _too_early("CUDA was not started")
+    if torch is None or runtime.kind == "cpu" or not runtime.started():
+        return (
+            f"nothing was recorded: no GPU was in use as the cell began; {_RUN_AGAIN}"
+        )
     from gpumagic.devices.memory_history import CudaHistory, why_no_history
 
     why_not = why_no_history(torch)
@@ -106,10 +103,6 @@ def recorder_for(runtime: Runtime) -> MemoryRecorder | str:
     if why_not is not None:
         return f"allocations cannot be recorded: {why_not}"
     return CudaHistory(torch, places_beside(torch))
-
-
-def _too_early(reason: str) -> str:
-    return f"nothing was recorded: {reason} when the cell began; {_RUN_AGAIN}"
 
 
 class StackPlaces(Places):
@@ -136,42 +129,17 @@ def places_beside(torch: Any) -> StackPlaces:
 # ----------------------------------------------------------------------------- by line
 
 
-@dataclass
-class _Sums:
-    """What one line did, by the names that `LineUse` has for it."""
-
-    totals: Counter[str] = field(default_factory=Counter)
-    backward: bool = False
-    passes: int = 0
-    pass_of: dict[int, int] = field(default_factory=dict)  # by address
-
-    def add(self, event: MemoryEvent) -> None:
-        self.totals["allocated_bytes" if event.taken else "freed_bytes"] += event.nbytes
-        if event.taken:
-            self.pass_of[event.address] = self.passes
-            self.backward |= event.backward
-
-    def leave(self, event: MemoryEvent) -> None:
-        """What loops keep is of their first pass, or replaced by the last one."""
-        self.totals["left_bytes"] += event.nbytes
-        in_pass = self.pass_of[event.address]
-        if self.passes == 1 or self.passes < 3 * in_pass <= 2 * self.passes:
-            self.totals["grown_bytes"] += event.nbytes
-
-
 def lines_of(device: int, events: Events, in_cell: InCell) -> tuple[LineUse, ...]:
     """A row for each line: those of the cell first, what has no line last."""
-    sums: defaultdict[Spot | None, _Sums] = defaultdict(_Sums)
-    previous: Spot | None = None
+    sums: defaultdict[Spot | None, Counter[str]] = defaultdict(Counter)
+    in_backward = {event.spot for event in events if event.backward and event.taken}
     for event in events:
-        its = sums[event.spot]
-        its.passes += not its.passes or event.spot != previous
-        its.add(event)
-        previous = event.spot
+        done = "allocated_bytes" if event.taken else "freed_bytes"
+        sums[event.spot][done] += event.nbytes
     for event in alive_after(events, peak_of(_levels(events, 0))):
-        sums[event.spot].totals["at_peak_bytes"] += event.nbytes
+        sums[event.spot]["at_peak_bytes"] += event.nbytes
     for event in alive_after(events, len(events)):
-        sums[event.spot].leave(event)
+        sums[event.spot]["left_bytes"] += event.nbytes
 
     def place(spot: Spot | None) -> tuple[bool, bool, str, int]:
         if spot is None:
@@ -179,7 +147,7 @@ def lines_of(device: int, events: Events, in_cell: InCell) -> tuple[LineUse, ...
         return False, not in_cell(spot.file), spot.file, spot.line or 0
 
     return tuple(
-        LineUse(_line(spot), _number(spot, in_cell), device, its.backward, **its.totals)
+        LineUse(_line(spot), _number(spot, in_cell), device, spot in in_backward, **its)
         for spot, its in sorted(sums.items(), key=lambda each: place(each[0]))
     )
 

@@ -4,28 +4,38 @@ The objects are the user's: a `Root` must not outlive the search.
 
 A search ends at classes, since they lead to whole libraries. Those of the user's are
 small, and what is in them has a name of its own: `Cache.kept`.
+
+Errors that are over hold as much. The widely copied recipe deletes `sys.last_traceback`
+and its two neighbours. IPython has three more places: what formats tracebacks, the
+result of the last cell, and, after `%debug`, the debugger. A traceback holds its
+frames, a frame its locals, and the frame that called it; so one error holds a whole
+stack. Errors hold each other: as cause, as context, in groups.
 """
+
+# ruff: noqa: SLF001 -- `sys._current_frames` tells which frames still run
 
 from __future__ import annotations
 
+import gc
+import inspect
+import itertools
 import re
 import sys
 import sysconfig
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import FrameType, FunctionType, ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from gpumagic.gpu_mem import error_holders
-from gpumagic.gpu_mem.error_holders import Place
+from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.gpu_mem.records import HolderKind
 from gpumagic.report.introspection import is_truly
+from gpumagic.report.places import Places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-
-    from gpumagic.gpu_mem.error_holders import Error
 
 _INSTALLED = ("site-packages", "dist-packages")
 _MAIN = ("__main__", "__mp_main__")  # what is typed, under its second name as well
@@ -36,6 +46,24 @@ _NOTHING_SHOWN = ""  # what IPython has in their place before the first result
 _OF_THE_SHELL = re.compile(
     r"In|Out|_[ido]h|_i{1,3}|_i\d+|get_ipython|exit|quit|__\w+__"
 )
+_LAST_ERROR = ("last_exc", "last_value", "last_traceback")
+_OF_A_DEBUGGER = ("botframe", "curframe", "stopframe", "returnframe", "enterframe")
+_OURS_ALONE = 3  # references: the frame's, ours, and that of the question
+_OF_A_RESULT = ("error_in_exec", "error_before_exec")
+_OWN_OF_ERRORS = {BaseException: "args", AttributeError: "obj", StopIteration: "value"}
+Error: TypeAlias = "BaseException | TracebackType"
+# Between the notebook and the user's code: their locals lead to everything there is.
+_MACHINERY = frozenset(
+    ("IPython", "ipykernel", "traitlets", "tornado", "asyncio", "gpumagic")
+)
+
+
+class Place(NamedTuple):
+    """A place that holds an error, or a result."""
+
+    name: str
+    held: Any  # an error, a traceback or a frame; None where it is something of theirs
+    empty: Callable[[], object]  # makes the place let go
 
 
 class KnownNames:
@@ -53,20 +81,18 @@ class KnownNames:
     ) -> Sources:
         """Where to look for what holds memory of this kind of device."""
         outputs = {place.name: place.held for place in output_places(self.shell)}
-        held = tuple(error_holders.held_errors(self.shell))
+        held = tuple(held_errors(self.shell))
         errors = held if error is None else (error, *held)
 
         def adrift() -> list[BaseException]:
-            in_variables = error_holders.errors_in_variables(self.shell).values()
-            known = (each for errors in in_variables for each in errors)
-            return error_holders.stray_errors((*errors, *known))
+            return stray_errors((*errors, *errors_in_variables(self.shell).values()))
 
         return Sources(
             self.namespace,
             kind,
             outputs=outputs | dict(shown or {}),
             errors=errors,
-            running=error_holders.running_locals,
+            running=running_locals,
             stray_errors=adrift,
             hidden=getattr(self.shell, "user_ns_hidden", None),
         )
@@ -76,18 +102,16 @@ class KnownNames:
 class Sources:
     """Where to look."""
 
-    # The user's names. It should be the very dict that code runs in, so that what
-    # refers to it is not taken for a holder of everything.
+    # The very dict that code runs in: else what refers to it would hold everything.
     namespace: Mapping[str, Any]
     kind: str  # of device whose memory is looked for, as `Runtime.kind` says
-    # the results that IPython keeps, by each of the places that keep them: `Out[3]`,
-    # `_`, `shell.displayhook._`
+    # the results that IPython keeps, by each place that does: `Out[3]`, `_`
     outputs: Mapping[str, Any] = field(default_factory=dict)
     errors: tuple[Error, ...] = ()  # exceptions, or tracebacks, that are kept
     # finds the local variables of functions that run, by name
     running: Callable[[], Iterable[tuple[str, Any]]] = tuple
-    # Finds those that are in none of the known places, which takes a while: asked
-    # only where memory is left that no name was found for.
+    # Finds errors that are elsewhere, which takes a while: asked only where memory is
+    # left that no name was found for.
     stray_errors: Callable[[], Iterable[Error]] = tuple
     modules: bool = True  # whether to look into modules that the user has written
     hidden: Any = None  # where IPython keeps results besides
@@ -135,8 +159,7 @@ def roots_of(sources: Sources) -> list[Root]:
         roots.append(Root(best, HolderKind.OUTPUT, [value]))
     found: dict[str, list[Any]] = {}
     for error in sources.errors:  # locals of the same name together
-        live = {id(sources.namespace)}
-        for where, value in error_holders.frames_with_locals(error, live):
+        for where, value in frames_with_locals(error):
             found.setdefault(where, []).append(value)
     roots += (Root(where, HolderKind.ERROR, values) for where, values in found.items())
     if sources.modules:
@@ -183,9 +206,6 @@ def _library_folders() -> tuple[str, ...]:
     return (_OWN, *(paths[kind] for kind in kinds), *installed)
 
 
-# ----------------------------------------------------- what the user's own classes hold
-
-
 def in_classes(
     names: Iterable[tuple[str, Any]], module: Any
 ) -> Iterator[tuple[str, Any]]:
@@ -193,32 +213,18 @@ def in_classes(
 
     No attribute is asked for by name, and no metaclass: both may be the user's code.
     """
-    seen = set[int]()
-    waiting = [pair for pair in names if is_truly(pair[1], type)]
-    while waiting:
-        name, cls = waiting.pop(0)
-        if id(cls) in seen:
-            continue
-        seen.add(id(cls))
+    classes = [(name, value) for name, value in names if is_truly(value, type)]
+    # of several names of one class the first
+    for name, cls in {id(cls): (name, cls) for name, cls in classes[::-1]}.values():
         attributes: Mapping[str, Any] = vars(type)["__dict__"].__get__(cls)
         its = attributes.get("__module__")
-        if type(its) is not str or its != module:
-            continue
-        for attribute, value in list(attributes.items()):
-            where = f"{name}.{attribute}"
-            if is_truly(value, type):
-                waiting.append((where, value))
-            elif type(value) is not FunctionType or (
-                # what a method keeps: default values, and what is in its closure
-                value.__defaults__ or value.__kwdefaults__ or value.__closure__
-            ):
-                yield where, value
+        if type(its) is str and its == module:
+            own = ((key, v) for key, v in list(attributes.items()) if key[:2] != "__")
+            yield from ((f"{name}.{key}", v) for key, v in own)
 
 
 def _is_of_the_shell(name: str, value: Any) -> bool:
     """Whether a name is IPython's or Python's own, and has not been taken over."""
-    if name[:1] not in "_IOegq":
-        return False
     if name in ("In", "Out"):
         return any(type(value) is each for each in (dict, list))
     return _OF_THE_SHELL.fullmatch(name) is not None
@@ -286,7 +292,7 @@ def output_places(shell: Any | None) -> Iterator[Place]:
         if _is_shown(value):
             empty = partial(setattr, displayhook, name, _NOTHING_SHOWN)
             yield Place(f"shell.displayhook.{name}", value, empty)
-    for owner, result in error_holders.results_of(shell):
+    for owner, result in results_of(shell):
         value = getattr(result, "result", None)
         if value is not None:
             empty = partial(setattr, result, "result", None)
@@ -316,3 +322,279 @@ def _places_in_namespaces(
 
 def _is_shown(value: Any) -> bool:
     return not (type(value) is str and value == _NOTHING_SHOWN)
+
+
+# -------------------------------------------------- where errors that are over are kept
+
+
+def held_errors(shell: Any | None) -> list[Error]:
+    """The errors that Python and IPython still hold, the last one first, each once.
+
+    A traceback counts where it is no part of one of these errors.
+    """
+    held = [place.held for place in _error_places(shell)]
+    found: dict[int, Error] = {id(each): each for each in held if is_error(each)}
+    known = {id(step) for error in found.values() for step in _steps(error)}
+    for each in held:
+        if type(each) is TracebackType and id(each) not in known:
+            found[id(each)] = each
+            known.update(map(id, _steps(each)))
+    return list(found.values())
+
+
+def errors_in_variables(shell: Any | None) -> dict[str, Error]:
+    """The errors that are variables of the user's, by name."""
+    hidden = getattr(shell, "user_ns_hidden", {})
+    return {
+        name: value
+        for name, value in list(getattr(shell, "user_ns", {}).items())
+        if type(name) is str and name.strip("_0123456789")  # no result
+        if _is_error_or_traceback(value) and value is not hidden.get(name)
+    }
+
+
+def stray_errors(known: Iterable[Error]) -> list[BaseException]:
+    """Errors that are alive and in none of the known places.
+
+    They wait in a cycle for Python's collector, or an object has kept them. To find
+    them takes a look at every object that there is.
+    """
+    found = {id(each) for one in known for each in errors_within(one)}
+    alive = [
+        each
+        for each in gc.get_objects()
+        if is_error(each)
+        and id(each) not in found
+        and vars(BaseException)["__traceback__"].__get__(each) is not None
+    ]
+    inner = {id(each) for one in alive for each in list(errors_within(one))[1:]}
+    return [each for each in alive if id(each) not in inner]
+
+
+def drop_errors(shell: Any | None) -> bool:
+    """Make every place let go of its error; return whether there was one.
+
+    Errors in variables of the user's stay, with their tracebacks. What is lost is
+    `%debug` and `%tb` for the last error.
+    """
+    places = _error_places(shell)
+    for place in places:
+        place.empty()
+    vars(sys).pop("last_type", None)  # `%tb` takes it for a sign of the others
+    return bool(places)
+
+
+def _error_places(shell: Any | None) -> list[Place]:
+    """Every place that holds an error now."""
+    places = [
+        Place(name, held, partial(vars(sys).pop, name, None))
+        for name in _LAST_ERROR
+        if (held := vars(sys).get(name)) is not None
+    ]
+    if shell is not None:
+        places += _places_of_formatters(shell)
+        for _, result in results_of(shell):
+            for name in _OF_A_RESULT:
+                if is_error(error := getattr(result, name, None)):
+                    empty = partial(setattr, result, name, None)
+                    places.append(Place(name, error, empty))
+    return places
+
+
+def results_of(shell: Any) -> Iterator[tuple[str, Any]]:
+    """What IPython keeps of the last cell, and of the one that runs."""
+    displayhook = getattr(shell, "displayhook", None)
+    for name, result in (
+        ("shell.last_execution_result", getattr(shell, "last_execution_result", None)),
+        ("shell.displayhook.exec_result", getattr(displayhook, "exec_result", None)),
+    ):
+        if result is not None:
+            yield name, result
+
+
+def _places_of_formatters(shell: Any) -> Iterator[Place]:
+    """What makes text of tracebacks, as `shell.InteractiveTB`, and its debugger."""
+    for formatter in list(vars(shell).values()):
+        if not hasattr(type(formatter), "structured_traceback"):
+            continue
+        for name, held in list(vars(formatter).items()):
+            if _is_error_or_traceback(held):
+                yield Place(name, held, partial(setattr, formatter, name, None))
+        # What stays in a debugger that was left: a frame, and locals it has shown.
+        debugger = getattr(formatter, "pdb", None)
+        kept = {} if debugger is None else vars(debugger)
+        for name in _OF_A_DEBUGGER:
+            if type(kept.get(name)) is FrameType:
+                yield Place(name, kept[name], partial(setattr, debugger, name, None))
+        for name, nothing in (("stack", []), ("curframe_locals", {})):
+            if kept.get(name):
+                yield Place(name, None, partial(setattr, debugger, name, nothing))
+
+
+# ------------------------------------------------------------ what an error keeps alive
+
+
+def frames_with_locals(error: Error) -> Iterator[tuple[str, Any]]:
+    """All that an error and those it stands for keep alive: `logits in train_step`.
+
+    The user's own frames come first, each time the innermost first: who looks for a
+    tensor knows it by the name that they gave it, and not by torch's.
+
+    Looking leaves the frames as they are: up to Python 3.12 reading `f_locals` makes a
+    second set of references that outlives `frame.clear()`.
+    """
+    for each in filter(is_error, errors_within(error)):
+        for name, value in _own_attributes(each).items():
+            yield f"{name} in {type(each).__name__}", value
+    frames = [
+        each
+        for each in _frames_kept_by(error)
+        if str(each.f_globals.get("__name__")).partition(".")[0] not in _MACHINERY
+    ]
+    places = _places()
+    frames.sort(key=lambda each: not places.is_users(each.f_code.co_filename))
+    for frame in frames:
+        for name, value in locals_of(frame).items():
+            yield f"{name} in {frame.f_code.co_name}", value
+
+
+def _frames_kept_by(error: Error | FrameType) -> Iterator[FrameType]:
+    """The frames that live because of an error, innermost first, each once."""
+    running = sys._current_frames().values()  # these live without any error
+    done = {id(frame) for innermost in running for frame in _with_callers(innermost)}
+    for each in errors_within(error):
+        frames: list[Any] = [each]
+        if type(each) is not FrameType:
+            frames = [step.tb_frame for step in _steps(each)]
+        for frame in reversed(frames):
+            for kept in _with_callers(frame):
+                if id(kept) not in done:
+                    done.add(id(kept))
+                    yield kept
+
+
+def errors_within(error: Error | FrameType) -> Iterator[Error | FrameType]:
+    """The error, its causes, its contexts and the members of its groups, each once."""
+    waiting: list[Error | FrameType] = [error]
+    seen = set[int]()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        if is_error(each):
+            inner: Any = each
+            members = inner.exceptions if is_truly(each, BaseExceptionGroup) else ()
+            behind = (inner.__cause__, inner.__context__, *members)
+            waiting += (other for other in behind if other is not None)
+
+
+def locals_of(frame: FrameType) -> dict[str, Any]:
+    """The locals of a frame that does not run, but for those of a module."""
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        namespace = frame.f_locals  # its own dict, of a module or a class
+        modules = [each for each in sys.modules.values() if type(each) is ModuleType]
+        is_kept = any(vars(each) is namespace for each in modules)
+        return {} if is_kept else dict(namespace)
+    cached = _cached_locals(frame)
+    if cached:  # also what `frame.clear()` has left there; an empty one may be ours
+        return dict(cached)
+    view = frame.f_locals
+    found = dict(view)
+    if type(view) is dict:  # up to Python 3.12 it stays there, so it must be empty
+        view.clear()
+    return found
+
+
+def running_locals() -> Iterator[tuple[str, Any]]:
+    """What functions of the user's hold that run now, the callers first, each once.
+
+    Those of every thread, by names such as `batch in train`; `batch in train (2)` is
+    that of a second thread, or call.
+    """
+    met = Counter[str]()
+    places = _places()
+    seen = set[int]()
+    for innermost in sys._current_frames().values():
+        for frame in reversed(list(_with_callers(innermost))):
+            code = frame.f_code
+            is_function = code.co_flags & inspect.CO_OPTIMIZED
+            if not is_function or not places.is_users(code.co_filename):
+                continue
+            for name, value in _running_locals_of(frame).items():
+                if id(value) not in seen:
+                    seen.add(id(value))
+                    where = f"{name} in {code.co_name}"
+                    met[where] += 1
+                    yield where if met[where] == 1 else f"{where} ({met[where]})", value
+
+
+def _running_locals_of(frame: FrameType) -> dict[str, Any]:
+    """The locals of a frame that runs; what reading them leaves behind is emptied."""
+    view = frame.f_locals
+    found = dict(view)
+    # Up to Python 3.12 the frame keeps that dict, which `locals()` gives to users, and
+    # of which a debugger's variables are set again.
+    is_traced = frame.f_trace is not None or sys.gettrace() is not None
+    if type(view) is dict and not is_traced and sys.getrefcount(view) <= _OURS_ALONE:
+        view.clear()
+    return found
+
+
+def _places() -> Places:
+    """Tells the user's files from those of libraries."""
+    return Places(tuple(map(str, getattr(loaded_torch(), "__path__", ()))))
+
+
+def is_error(value: Any) -> bool:
+    """Whether this is an exception; proxies and those that lie are asked nothing."""
+    return is_truly(value, BaseException)
+
+
+def _is_error_or_traceback(value: Any) -> bool:
+    return type(value) is TracebackType or is_error(value)
+
+
+def _steps(error: Any) -> Iterator[TracebackType]:
+    """The steps of a traceback, or of that of an error, the outermost first."""
+    step = error if type(error) is TracebackType else error.__traceback__
+    while step is not None:
+        yield step
+        step = step.tb_next
+
+
+def _with_callers(frame: FrameType) -> Iterator[FrameType]:
+    """A frame and those that called it, which it keeps with all their locals."""
+    step: FrameType | None = frame
+    while step is not None:
+        yield step
+        step = step.f_back
+
+
+def _own_attributes(error: Any) -> dict[str, Any]:
+    """What an error holds besides its frames: `raise ValueError("bad", tensor)`.
+
+    It is what Python itself keeps there; properties of a subclass are not asked.
+    """
+    found = dict(vars(error))
+    for base, name in _OWN_OF_ERRORS.items():
+        if issubclass(type(error), base):
+            found[name] = vars(base)[name].__get__(error)
+    return found
+
+
+def _cached_locals(frame: FrameType) -> dict[str, Any] | None:
+    """The dict that an earlier reading of `f_locals` has left, without reading it.
+
+    A frame names what it holds in a fixed order; that dict is just in front of the
+    function. Reading `f_locals` would bring the dict up to date: after `frame.clear()`
+    that frees what is in it.
+    """
+    if sys.version_info >= (3, 13):  # nothing is left there any more
+        return None
+    held = gc.get_referents(frame)
+    for before, each in itertools.pairwise(held):
+        if type(each) is FunctionType and each.__code__ is frame.f_code:
+            return before if type(before) is dict else None
+    return None

@@ -1,30 +1,25 @@
 """Reads out-of-memory errors, makes facts of them, and remembers the last one.
 
 An error that ends a cell is met at the end of that cell, before a later error takes
-its place. One that the code has caught leaves no trace in Python, and its birth cannot
-be watched without cost. But the allocators count them: a number that has risen with no
-error to show for it tells that there was one.
+its place. Of one that the code has caught, and does not keep, no words are left.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.opening import runtime_now
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_mem.counters import read
-from gpumagic.gpu_mem.error_holders import errors_in_variables, held_errors
-from gpumagic.gpu_mem.records import CaughtOoms, OomFacts
+from gpumagic.gpu_mem.names import errors_in_variables, held_errors
+from gpumagic.gpu_mem.records import OomFacts
 from gpumagic.report.places import Place, Places, code_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable
 
-    from gpumagic.gpu_mem.records import Counters
     from gpumagic.report.places import PlaceMark
 
 # "KB" and "GB" are how some backends write what the others call KiB and GiB.
@@ -60,104 +55,35 @@ _FIELDS = {
 }
 
 
-class Seen(NamedTuple):
-    """What is known: `facts` are of the last error, `caught` came since or instead."""
-
-    facts: OomFacts | None
-    caught: CaughtOoms | None
-
-
 class LastOom:
-    """Remembers what is known of the last one, also when the error itself is gone."""
+    """Remembers the words of the last one, also when the error itself is gone."""
 
-    def __init__(
-        self,
-        shell: Any | None,
-        look: Callable[..., Iterable[Counters]] | None = None,
-    ) -> None:
-        self._shell = shell
-        self._look = look or _of_every_device
-        self._seen = Seen(None, None)
+    def __init__(self, shell: Any | None) -> None:
+        self._shell, self._machine = shell, simulated_box()
+        self._facts: OomFacts | None = None
         self._known: set[tuple[int, str]] = set()
-        self._counted: dict[int, int] = {}
-        self._machine: Any = None
 
-    def seen(self) -> Seen:
-        """What is known by now."""
-        self._note(self._risen({}), None, None)
-        return self._seen
-
-    def cell_ended(
-        self,
-        cell: int | None,
-        error: BaseException | None = None,
-        *,
-        watched: bool = True,
-        counted: Mapping[int, Counters] | None = None,
-    ) -> None:
-        """Remember what has come of a cell, if anything has.
-
-        What has been `counted` since it ended is not asked for again.
-        """
-        more = self._risen(counted or {})
-        if error is not None or any(more.values()):
-            self._note(more, error, cell if watched else None)
-
-    def _risen(self, counted: Mapping[int, Counters]) -> dict[int, int]:
-        """How many more were counted, device by device, since this was last asked."""
+    def seen(self) -> OomFacts | None:
+        """What is known by now: also of an error that only a variable holds."""
         if simulated_box() is not self._machine:
-            self._counted, self._machine = {}, simulated_box()
-            self._seen = Seen(None, None)  # of a machine that is not there any more
-        more = {}
-        for each in self._look(counted):
-            now, then = each.ooms or 0, self._counted.get(each.device, 0)
-            # Fewer than before: reset in between, and counted anew since.
-            more[each.device] = now if now < then else now - then
-            self._counted[each.device] = now
-        return more
-
-    def _note(
-        self, more: dict[int, int], error: BaseException | None, watched: int | None
-    ) -> None:
-        found = oom_within(error)
-        if found is not None and any(more.values()):
-            # A new one, though it may have the place of one that is gone.
-            self._known.discard(_key(found))
-        facts = [_facts_of(each) for each in self._new_errors(error)]
-        for each in facts:  # an error with words is one of those that were counted
-            known = (device for device, times in more.items() if times)
-            device = next(known, None) if each.device is None else each.device
-            if device in more:
-                more[device] -= 1
-        times, device = max(((n, d) for d, n in more.items()), default=(0, 0))
-        if times > 0:
-            caught = CaughtOoms(device, times, watched)
-            # The words of an older error would be taken for those of the last one.
-            self._seen = Seen(facts[0] if facts else None, caught)
-        elif facts:
-            self._seen = Seen(facts[0], None)
-
-    def _new_errors(self, error: BaseException | None) -> list[BaseException]:
-        """Those that nobody had seen before, the last one first."""
-        kept = [error, *held_errors(self._shell)]
-        for errors in errors_in_variables(self._shell).values():
-            kept += reversed(errors)
+            self._facts, self._machine = None, simulated_box()  # of one that is gone
+        in_variables = errors_in_variables(self._shell).values()
+        kept = (*held_errors(self._shell), *in_variables)
         found = (oom_within(e) for e in kept if isinstance(e, BaseException))
-        held = {_key(each): each for each in found if each is not None}
+        held = {(id(each), _text(each)): each for each in found if each is not None}
         new = [each for key, each in held.items() if key not in self._known]
         self._known = set(held)
-        return new
+        if new:
+            self._facts = _facts_of(new[0])
+        return self._facts
 
-
-def _of_every_device(counted: Mapping[int, Counters]) -> Iterator[Counters]:
-    """The counters of each device: one that has given back all is not in use."""
-    runtime = runtime_now()
-    count = runtime.device_count() if runtime.started() else 0
-    return (counted.get(n) or read(runtime, n) for n in range(count or 0))
-
-
-def _key(error: BaseException) -> tuple[int, str]:
-    return id(error), str(error)
+    def cell_ended(self, error: BaseException) -> None:
+        """Read the error of a cell, before a later one takes its place."""
+        found = oom_within(error)
+        if found is not None:
+            self.seen()
+            self._facts = _facts_of(found)
+            self._known.add((id(found), _text(found)))
 
 
 # -------------------------------------------------------------------- errors as objects
@@ -192,15 +118,12 @@ def _facts_of(error: BaseException) -> OomFacts:
     )
 
 
-def of_the_run(oom: OomFacts | None) -> Callable[[object], bool] | None:
+def of_the_run(oom: OomFacts) -> Callable[[object], bool]:
     """Tells the error whose frames hold what the failing run had needed."""
-    if oom is None:
-        return None
-    text = oom.text
 
     def is_own(error: object) -> bool:
         found = oom_within(error) if isinstance(error, BaseException) else None
-        return found is not None and _text(found) == text
+        return found is not None and _text(found) == oom.text
 
     return is_own
 

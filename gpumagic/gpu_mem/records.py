@@ -12,26 +12,31 @@ from gpumagic.report.units import count_text, shortened
 if TYPE_CHECKING:
     from gpumagic.report.places import CodeLine
 
-LONGEST_NAME = 48  # in a sentence
-_SUMS = (
-    "taken_bytes",
-    "given_back_bytes",
-    "taken",
-    "retries",
-    "ooms",
-    "driver_calls",
-    "flushed_bytes",
-)
+_LONGEST_NAME = 48  # in a sentence
+_SUMS = ("taken_bytes", "given_back_bytes", "taken", "retries", "ooms", "driver_calls")
 
 
 @dataclass(frozen=True)
 class Setting(Record):
     """Where it was looked."""
 
-    # the word in front of the colon of the torch device, as the user's code has it:
-    # "cuda", "cpu". So it is where a simulated GPU stands in for CUDA.
-    kind: str
+    kind: str  # of device, in the words of the user's code: "cuda", "cpu", "sim"
     label: str = ""  # what all figures of a simulated machine are labelled with
+
+    def device(self, number: int | None) -> str:
+        """The device as torch calls it."""
+        return "the device" if number is None else f"{self.kind}:{number}"
+
+    def on(self, *devices: int | None) -> str:
+        """Where bytes are, to be put behind them; of several devices their number."""
+        if len(devices) > 1:
+            return f"on {count_text(len(devices), 'device')}"
+        return f"on {self.device(*devices)}"
+
+
+def short(name: str) -> str:
+    """A name that fits into a sentence."""
+    return shortened(name, _LONGEST_NAME)
 
 
 # ------------------------------------------------------------ what the allocator counts
@@ -47,20 +52,14 @@ class Counters(Record):
     device: int
     allocated_bytes: int | None = None  # handed out to tensors, as the allocator rounds
     reserved_bytes: int | None = None  # taken from the driver
-    # handed out, or given back and still awaited by another stream
-    active_bytes: int | None = None
-    # the most of `allocated_bytes` since somebody reset the peaks
-    peak_bytes: int | None = None
-    # handed out altogether, since somebody reset the sums
-    taken_bytes: int | None = None
+    active_bytes: int | None = None  # and given back, but awaited by another stream
+    peak_bytes: int | None = None  # the most, since somebody reset it
+    taken_bytes: int | None = None  # altogether, since somebody reset the sums
     given_back_bytes: int | None = None  # given back altogether
     taken: int | None = None  # how often memory was handed out
-    # how often the driver had none, so that the cache was emptied
-    retries: int | None = None
+    retries: int | None = None  # how often the cache was emptied for want of memory
     ooms: int | None = None  # how often that did not help either
-    # how often the driver was asked for memory, or given it back
-    driver_calls: int | None = None
-    flushed_bytes: int | None = None  # given back to the driver altogether
+    driver_calls: int | None = None  # that took memory, or gave it back
 
 
 class PeakKind(enum.Enum):
@@ -122,7 +121,6 @@ class BadgeKind(enum.Enum):
     RETRY = "cache emptied"  # times
     OOM_CAUGHT = "OOM caught"  # times
     DRIVER_CALLS = "driver calls"  # calls
-    FLUSHED = "cache given back"  # bytes
     UNCOUNTED = "no counters"
     SHARED = "shared"  # how many other processes
     SILENT = "no answer"
@@ -169,17 +167,20 @@ class DeviceMemory(Record):
     free_bytes: int | None = None  # as the driver tells
     others_bytes: int | None = None  # what other processes hold, where that can be told
     other_processes: int | None = None  # how many there are
-    # what this process holds, by the driver's own account
-    process_bytes: int | None = None
-    # what this process may take at most, if it has set a limit
-    cap_bytes: int | None = None
-    # whether CUDA itself did not answer, as it does after an error
-    is_silent: bool = False
+    process_bytes: int | None = None  # what this one holds, by the driver's account
+    cap_bytes: int | None = None  # what it may take, if it has set a limit
+    is_silent: bool = False  # CUDA itself did not answer, as after an error
 
     @property
     def cached_bytes(self) -> int | None:
         """Taken from the driver and not in use."""
         return difference(self.counters.reserved_bytes, self.counters.allocated_bytes)
+
+    @property
+    def cap_left_bytes(self) -> int | None:
+        """What this process may still take, where it has set a limit."""
+        left = difference(self.cap_bytes, self.counters.reserved_bytes)
+        return None if left is None else max(left, 0)
 
     @property
     def used_bytes(self) -> int | None:
@@ -199,13 +200,6 @@ class DeviceMemory(Record):
             held = difference(self.used_bytes, self.others_bytes or 0)
         outside = difference(held, self.counters.reserved_bytes)
         return None if outside is None else max(outside, 0)
-
-    @property
-    def not_ours_bytes(self) -> int | None:
-        """What somebody else holds, also one whom the driver does not list."""
-        if self.process_bytes is None or self.used_bytes is None:
-            return self.others_bytes
-        return max(self.used_bytes - self.process_bytes, 0)
 
 
 # ------------------------------------------------------------------ whose the bytes are
@@ -231,18 +225,13 @@ NAMELESS = (HolderKind.LIBRARY, HolderKind.UNATTRIBUTED)
 class Holder(Record):
     """A name with the memory that it keeps alive on one device."""
 
-    # as the user would type it: `model`, `Out[3]`, `cache["k"]`; of an error the
-    # function and its local: `logits in train_step`
-    name: str
+    name: str  # as it is typed: `model`, `Out[3]`; of an error `logits in train_step`
     kind: HolderKind
     device: int
     own_bytes: int  # what would come back if only this name went
     reachable_bytes: int  # all that can be reached from it
     shares_with: str | None = None  # another name that reaches some of the same memory
-    # its bytes by what they are: "parameters", "gradients", the largest first
-    parts: tuple[tuple[str, int], ...] = ()
-    # how much more it reaches than before the cell; None where that was not compared
-    delta_bytes: int | None = None
+    delta_bytes: int | None = None  # how much more it reaches than before the cell
 
 
 @dataclass(frozen=True)
@@ -255,9 +244,7 @@ class Holdings(Record):
     allocated_bytes: tuple[tuple[int, int], ...] = ()  # by device
     # by device and kind, without what an earlier kind has counted already
     sums: tuple[tuple[int, HolderKind, int], ...] = ()
-    # whether the search was ended by its budget, or could not look somewhere: then
-    # more may belong to the names than is said
-    partial: bool = False
+    partial: bool = False  # more may belong to the names: the search was cut short
     remarks: tuple[str, ...] = ()  # what could not be looked at, in sentences
 
 
@@ -271,23 +258,11 @@ class LineUse(Record):
     line: CodeLine | None  # none for what no line of the cell can be found for
     number: int | None  # its number in the cell; the magic line is line 1
     device: int
-    # whether its memory was taken by a backward pass that it started
-    backward: bool = False
+    backward: bool = False  # taken by a backward pass that it started
     allocated_bytes: int = 0
     freed_bytes: int = 0
     at_peak_bytes: int = 0  # of this line, and alive when the most was allocated
-    # of this line, and still in use when the cell had ended, whichever line gave the
-    # rest back
-    left_bytes: int = 0
-    # what it left in the middle third of its passes. What a loop keeps is of its
-    # first pass, or is replaced by its last one: that does not grow. Of a line that
-    # was run once it is all.
-    grown_bytes: int = 0
-
-    @property
-    def net_bytes(self) -> int:
-        """What it left behind; memory of earlier lines that it freed counts here."""
-        return self.allocated_bytes - self.freed_bytes
+    left_bytes: int = 0  # of this line, and still in use at the end
 
 
 @dataclass(frozen=True)
@@ -298,8 +273,7 @@ class AtPeak(Record):
     nbytes: int
     line: CodeLine | None = None  # where the cell took it; None if it was there before
     number: int | None = None  # the line's number in the cell, if it is one of it
-    # whether it was there before the cell, as far as no name has it
-    from_before: bool = False
+    from_before: bool = False  # there before the cell, and no name has it
 
 
 @dataclass(frozen=True)
@@ -319,8 +293,7 @@ class Course(Record):
     peak_step: int  # the step that reached it first; 0 if that was before all of them
     peak_line: CodeLine | None = None  # where that was
     peak_number: int | None = None  # that line's number in the cell
-    # what was in use then, the largest first, with all of it
-    at_peak: tuple[AtPeak, ...] = ()
+    at_peak: tuple[AtPeak, ...] = ()  # what was in use then, the largest first
 
 
 # ---------------------------------------------------------- what is probably not wanted
@@ -364,7 +337,6 @@ class Block(Record):
     offset_bytes: int
     nbytes: int
     state: BlockState
-    requested_bytes: int | None = None
     names: tuple[str, ...] = ()  # variables of the notebook that lie there
     line: CodeLine | None = None  # where it was allocated, where that was recorded
 
@@ -409,7 +381,7 @@ class HeldBack(Record):
             nameless = "block without a name", "blocks without a name"
             return count_text(self.others, *nameless)
         more = f" and {count_text(self.others, 'other block')}" if self.others else ""
-        return f"{shortened(self.names[0], LONGEST_NAME)}{more}"
+        return f"{short(self.names[0])}{more}"
 
 
 # -------------------------------------------------------- requests, and why they failed
@@ -430,7 +402,6 @@ class Answer(Record):
     """Whether a request fits now, and where."""
 
     device: int
-    requested_bytes: int
     rounded_bytes: int  # what the allocator would make of the request
     hole_bytes: int | None  # the largest free piece of the right pool and stream
     device_free_bytes: int | None
@@ -446,8 +417,7 @@ class OomFacts(Record):
 
     text: str
     cell: int | None  # the cell that was run; None outside of a notebook
-    # where the user's code raised it, also in a function of an earlier cell
-    line: CodeLine | None
+    line: CodeLine | None  # of the user's, also in a function of an earlier cell
     device: int | None
     requested_bytes: int | None
     total_bytes: int | None
@@ -456,8 +426,7 @@ class OomFacts(Record):
     allocated_bytes: int | None
     reserved_unallocated_bytes: int | None
     private_pools_bytes: int | None
-    # the line of the cell that was run, where `line` lies elsewhere
-    called_from: CodeLine | None = None
+    called_from: CodeLine | None = None  # the cell's line, where `line` is elsewhere
     allowed_bytes: int | None = None  # the limit of this process, where there is one
     # other processes, as process number and bytes. In a container torch does not
     # recognise its own process and lists it among them: then none is told.
@@ -471,16 +440,3 @@ class OomFacts(Record):
         used = difference(self.total_bytes, self.free_bytes)
         rest = difference(used, self.process_bytes)
         return None if rest is None else max(rest, 0)
-
-
-@dataclass(frozen=True)
-class CaughtOoms(Record):
-    """Out-of-memory errors of which only the allocator's count is left.
-
-    Most have been caught: by the code, or by a library that it uses. That is certain
-    only of a watched cell, where the error that ended it is known.
-    """
-
-    device: int
-    times: int
-    cell: int | None = None  # in which they were met, where it was watched

@@ -18,16 +18,13 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, GenericAlias, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices import autograd_graph, storages
-from gpumagic.devices.autograd_graph import words_of
-from gpumagic.devices.storages import TensorWords
-from gpumagic.report.introspection import attributes_of, is_truly
+from gpumagic.devices import storages
+from gpumagic.devices.storages import TensorWords, words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable
 
-    from gpumagic.devices.autograd_graph import NodeWords
-    from gpumagic.devices.storages import Stored
+    from gpumagic.devices.storages import NodeWords, Stored
 
 _CLOCK_EVERY = 64  # objects
 _MANY = 10_000  # elements: what holds more is looked into last
@@ -50,22 +47,6 @@ class Budget:
 ON_DEMAND = Budget(objects=1_000_000, seconds=1.0)  # it may take a while
 
 
-class Role(enum.Enum):
-    """What memory is used as; of several the first."""
-
-    PARAMETER = "parameters"
-    GRADIENT = "gradients"
-    BUFFER = "buffers"
-    OPTIMIZER_STATE = "optimizer state"
-    OTHER = "other tensors"
-
-    def __lt__(self, other: Role) -> bool:
-        return _ORDER[self] < _ORDER[other]
-
-
-_ORDER = {role: place for place, role in enumerate(Role)}
-
-
 class _Kind(enum.IntEnum):
     """How an object is looked into."""
 
@@ -76,8 +57,6 @@ class _Kind(enum.IntEnum):
     NODE = 4  # of autograd's graph
     FUNCTION = 5
     FRAME = 6
-    MODULE = 7  # torch.nn.Module
-    OPTIMIZER = 8
 
 
 class Walk:
@@ -95,9 +74,7 @@ class Walk:
     ) -> None:
         self.children: list[list[int]] = []  # what each object refers to
         self.stored: dict[int, Stored] = {}  # the memory of those that have some
-        self.roles: dict[int, Role] = {}  # what tensors are used as
         self.of_graph: set[int] = set()  # the nodes of autograd's graphs
-        self.states: list[int] = []  # what optimizers remember of their parameters
         self.partial = False  # whether the budget was spent too early
         self.hidden = 0  # how many saved tensors could not be looked at
         self._torch = torch
@@ -107,8 +84,6 @@ class Walk:
             self._torch_classes = (
                 (torch.Tensor, _Kind.TENSOR),
                 (torch.UntypedStorage, _Kind.STORAGE),
-                (torch.nn.Module, _Kind.MODULE),
-                (torch.optim.Optimizer, _Kind.OPTIMIZER),
             )
         # By id, because a metaclass may forbid to be hashed; the class is kept, so
         # that no other gets the same id.
@@ -120,7 +95,6 @@ class Walk:
         self._later: deque[int] = deque()
         self._until = 0.0
         self._words: Any = None if torch is None else TensorWords(torch)
-        self._parameter: Any = () if torch is None else torch.nn.Parameter
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -158,11 +132,7 @@ class Walk:
         """Whether it is a tensor."""
         return self._kind_of[number] is _Kind.TENSOR
 
-    def is_module(self, number: int) -> bool:
-        """Whether it is a module of torch's, with tensors of its own."""
-        return self._kind_of[number] is _Kind.MODULE
-
-    def _run(self) -> None:  # noqa: C901 -- a branch for each kind of object
+    def _run(self) -> None:
         self._until = time.thread_time() + self._budget.seconds
         looked_into = 0
         while self._soon or self._later:
@@ -181,17 +151,9 @@ class Walk:
                 case _Kind.NODE:
                     self._look_into_node(number, thing)
                 case _Kind.FUNCTION:  # not the names of the module that it is from
-                    names = thing.__globals__, thing.__builtins__
-                    self._add(number, _without(gc.get_referents(thing), names))
+                    self._add_all_but(number, thing.__globals__, thing.__builtins__)
                 case _Kind.FRAME:  # reading `f_locals` would keep the locals alive
-                    names = thing.f_globals, thing.f_builtins
-                    self._add(number, _without(gc.get_referents(thing), names))
-                case _Kind.MODULE:
-                    self._look_into_module(number, thing)
-                case _Kind.OPTIMIZER:
-                    self._add(number, gc.get_referents(thing))
-                    state = self.enter((attributes_of(thing) or {}).get("state"))
-                    self.states += [] if state is None else [state]
+                    self._add_all_but(number, thing.f_globals, thing.f_builtins)
 
     def _is_spent(self) -> bool:
         if len(self) > self._budget.objects or time.thread_time() > self._until:
@@ -203,18 +165,13 @@ class Walk:
     def _look_into_tensor(self, number: int, tensor: Any) -> None:
         torch, words = self._torch, self._words
         self._note(number, storages.stored_by(torch, tensor))
-        if issubclass(type(tensor), self._parameter):
-            self.set_role(number, Role.PARAMETER)
         self._add(number, (*gc.get_referents(tensor), words.base(tensor)))
         if number not in self.stored:
             self._add(number, storages.tensors_within(torch, tensor))
         is_leaf = words.is_leaf(tensor)
         if is_leaf or words.retains_grad(tensor):
             # It is no object of Python's until somebody asks for it.
-            gradient = words.grad(tensor)
-            if gradient is not None:
-                self._add(number, (gradient,))
-                self.set_role(self.enter(gradient), Role.GRADIENT)
+            self._add(number, (words.grad(tensor),))
         if not is_leaf:
             self._add(number, (words.grad_fn(tensor),))
 
@@ -224,16 +181,9 @@ class Walk:
         self._add(number, gc.get_referents(node))
         words = self._kinds[id(type(node))][2]
         if words is not None:
-            kept = autograd_graph.kept_by(self._torch, node, words)
+            kept = storages.kept_by(self._torch, node, words)
             self.hidden += kept.hidden
             self._add(number, kept.things)
-
-    def _look_into_module(self, number: int, module: Any) -> None:
-        self._add(number, gc.get_referents(module))
-        buffers: Any = (attributes_of(module) or {}).get("_buffers")
-        if is_truly(buffers, dict):
-            for buffer in list(dict.values(buffers)):
-                self.set_role(self.enter(buffer), Role.BUFFER)
 
     # ------------------------------------------------------------ what is noted
 
@@ -247,14 +197,14 @@ class Walk:
             if count % _MANY == 0 and self._is_spent():
                 return
 
+    def _add_all_but(self, number: int, *names: Any) -> None:
+        things = gc.get_referents(self._objects[number])
+        kept = (each for each in things if all(each is not one for one in names))
+        self._add(number, kept)
+
     def _note(self, number: int, stored: Stored | None) -> None:
         if stored is not None:
             self.stored[number] = stored
-
-    def set_role(self, number: int | None, role: Role) -> None:
-        """Memory that is used as several things counts as the first."""
-        if number is not None:
-            self.roles[number] = min(role, self.roles.get(number, role))
 
     # -------------------------------------------------- what kind of object it is
 
@@ -276,25 +226,3 @@ class Walk:
         package = module.partition(".")[0] if type(module) is str else ""
         is_end = issubclass(cls, _ENDS) or package in _NOTEBOOK
         return _Kind.NOTHING if is_end else _Kind.ANY
-
-
-def _without(things: list[Any], names: tuple[Any, ...]) -> Iterator[Any]:
-    return (each for each in things if all(each is not one for one in names))
-
-
-def mark_states(walk: Walk) -> None:
-    """Tell the tensors that optimizers keep for themselves from others.
-
-    The keys of an optimizer's memory are the parameters: these are not theirs. It goes
-    up to the next tensors, and not through modules: these have tensors of theirs.
-    """
-    waiting, seen = list(walk.states), set(walk.states)
-    while waiting:
-        for child in walk.children[waiting.pop()]:
-            if child in seen:
-                continue
-            seen.add(child)
-            if walk.is_tensor(child):
-                walk.set_role(child, Role.OPTIMIZER_STATE)
-            elif not walk.is_module(child):
-                waiting.append(child)

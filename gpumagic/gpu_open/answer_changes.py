@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.view_profile import kernel_name
+from gpumagic.cuda_sync_time.view_busy import kernel_name
 from gpumagic.drawing import Column, Note, Property, Stack, Stacks, Table
 from gpumagic.gpu_open.answer_trace import how, kernel_text, share
-from gpumagic.gpu_open.trace_records import Change, Comparison
+from gpumagic.gpu_open.records import Change, Comparison
 from gpumagic.report.units import range_text, seconds_text, share_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.drawing import Part
-    from gpumagic.gpu_open.answer_recording import TraceReport
-    from gpumagic.gpu_open.trace_records import RankTrace
+    from gpumagic.gpu_open.records import RankTrace
+    from gpumagic.gpu_open.report import TraceReport
 
 _SAME = 1.03  # one recording of each tells no smaller difference from chance
 _LONGEST_IN_TITLE = 28
@@ -34,43 +34,31 @@ _PER_STEP = "The runs have different numbers of steps: figures are of a median s
 
 
 def compare(before: RankTrace, after: RankTrace) -> Comparison:
-    """What changed from one trace to the next."""
+    """What changed from one trace to the next, the largest differences first."""
     runs = before, after
     counts = len(before.steps), len(after.steps)
-    per_step = min(counts) > 0 and counts[0] != counts[1]
+    per_step = 0 < min(counts) < max(counts)
     by = counts if per_step else (1, 1)
     lengths_s = [each.length_s for each in runs]
     busy_s = [each.busy_s for each in runs]
     if per_step:
         lengths_s = [median([step.length_s for step in each.steps]) for each in runs]
         busy_s = [median([step.busy_s or 0.0 for step in e.steps]) for e in runs]
-    kernels = (
-        # However many types and shapes it was made for.
-        (_NUMBERED.sub(r"\1", kernel_name(e.name)), e.kind, run, e.count, e.total_s)
-        for run, rank in enumerate(runs)
-        for e in rank.kernels
-    )
-    (before_s, after_s), (busy_1_s, busy_2_s) = lengths_s, busy_s
-    changes = _changes(kernels, by)
-    return Comparison(before_s, after_s, busy_1_s, busy_2_s, changes, per_step)
-
-
-def _changes(
-    rows: Iterable[tuple[str, str, int, int, float]], by: tuple[int, int]
-) -> tuple[Change, ...]:
-    """One row for each name and kind, the largest differences first."""
-    sums: dict[tuple[str, str], list[list[float]]] = defaultdict(
-        lambda: [[0, 0.0], [0, 0.0]]
-    )
-    for name, kind, run, count, seconds in rows:
-        sums[name, kind][run][0] += count / by[run]
-        sums[name, kind][run][1] += seconds / by[run]
+    # However many types and shapes a kernel was made for.
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
+    for run, rank in enumerate(runs):
+        for each in rank.kernels:
+            its = sums[_NUMBERED.sub(r"\1", kernel_name(each.name))]
+            its[run] += each.count / by[run]
+            its[2 + run] += each.total_s / by[run]
     changes = []
-    for (name, kind), each in sums.items():
-        counts = [max(round(count), 1) if count else None for count, _ in each]
-        times_s = [seconds if count else None for count, seconds in each]
-        changes.append(Change(name, kind, *counts, *times_s))
-    return tuple(sorted(changes, key=lambda each: (-abs(each.more_s), each.name)))
+    for name, (first, second, *both_s) in sums.items():
+        known = [max(round(count), 1) if count else None for count in (first, second)]
+        its_s = [s if count else None for s, count in zip(both_s, known, strict=True)]
+        changes.append(Change(name, *known, *its_s))
+    changes.sort(key=lambda each: (-abs(each.more_s), each.name))
+    (before_s, after_s), (busy_1_s, busy_2_s) = lengths_s, busy_s
+    return Comparison(before_s, after_s, busy_1_s, busy_2_s, tuple(changes), per_step)
 
 
 # ------------------------------------------------------------------------ the verdict
@@ -79,38 +67,34 @@ def _changes(
 def headline(comparison: Comparison) -> str:
     """Which run is slower by how much, and what made most of it."""
     before_s, after_s = comparison.length_before_s, comparison.length_after_s
-    if not before_s or not after_s:
+    ratio = comparison.ratio
+    if ratio is None:
         return "one of the two has no GPU work: nothing can be compared"
-    both_s = seconds_text(before_s), seconds_text(after_s)
-    told = f"({range_text(*both_s, ' -> ')})"
-    ratio = after_s / before_s
-    if 1 / _SAME < ratio < _SAME:
-        what = "a step takes" if comparison.per_step else "both take"
-        return f"{what} the same time{' in both' * comparison.per_step} {told}"
-    what = "a step of the second" if comparison.per_step else "the second"
+    told = f"({range_text(seconds_text(before_s), seconds_text(after_s), ' -> ')})"
+    step = "a step of " * comparison.per_step
+    if _is_same(ratio):
+        return f"{'a step of each takes' if step else 'both take'} the same time {told}"
     times, way = (ratio, "slower") if ratio > 1 else (1 / ratio, "faster")
-    return f"{what} is {times:.2f}x {way} {told}: {_why(comparison)}"
+    return f"{step}the second is {times:.2f}x {way} {told}: {_why(comparison)}"
+
+
+def _is_same(ratio: float) -> bool:
+    return 1 / _SAME < ratio < _SAME
 
 
 def _why(comparison: Comparison) -> str:
     """The kernel that did it, or the idle time."""
     more_s, idle_s = comparison.more_s, comparison.more_idle_s
-    first = _culprit(comparison)
-    most_s = abs(first.more_s) if first is not None else 0.0
+    first = comparison.culprit
+    most_s = 0.0 if first is None else abs(first.more_s)
     if idle_s * more_s > 0 and abs(idle_s) > most_s:
         return f"the GPU was idle for {_difference(idle_s)}"
-    if first is not None and most_s >= _TELLS * abs(more_s):
-        name = kernel_text(first.name, _LONGEST_IN_TITLE)
-        if first.before_s is None:
-            return f"{name} is new and took {seconds_text(first.after_s)}"
-        return f"{name} took {_difference(first.more_s)} ({_runs(first)} runs)"
-    return "many kernels changed a little"
-
-
-def _culprit(comparison: Comparison) -> Change | None:
-    """What changed most in the direction of the whole."""
-    more_s = comparison.more_s
-    return next((each for each in comparison.kernels if each.more_s * more_s > 0), None)
+    if first is None or most_s < _TELLS * abs(more_s):
+        return "many kernels changed a little"
+    name = kernel_text(first.name, _LONGEST_IN_TITLE)
+    if first.before_s is None:
+        return f"{name} is new and took {seconds_text(first.after_s)}"
+    return f"{name} took {_difference(first.more_s)} ({_runs(first)} runs)"
 
 
 def _difference(seconds: float) -> str:
@@ -147,8 +131,11 @@ def _bar(name: str, length_s: float | None, busy_s: float | None) -> Stack:
 
 
 def _table(caption: str, rows: Sequence[Change]) -> Table:
-    def time(seconds: float | None) -> str:
-        return "-" if seconds is None else seconds_text(seconds)
+    def time(heading: str, of: Callable[[Any], float | None]) -> Property:
+        def text(each: Change) -> str:
+            return "-" if (seconds := of(each)) is None else seconds_text(seconds)
+
+        return Property(Column(heading, number=True), text)
 
     properties = (
         Property(Column("Kernel"), lambda each: kernel_text(each.name)),
@@ -156,8 +143,8 @@ def _table(caption: str, rows: Sequence[Change]) -> Table:
             Column("Change", number=True),
             lambda each: "+" * (each.more_s > 0) + seconds_text(each.more_s),
         ),
-        Property(Column("Before", number=True), lambda each: time(each.before_s)),
-        Property(Column("After", number=True), lambda each: time(each.after_s)),
+        time("Before", lambda each: each.before_s),
+        time("After", lambda each: each.after_s),
         Property(Column("Runs", number=True), _runs),
     )
     return Table.of(caption, properties, rows[:_MOST], len(rows), name="kernels")
@@ -168,30 +155,23 @@ def _notes(report: TraceReport, comparison: Comparison) -> Iterator[Note]:
     if len(devices) > 1:
         told = " and ".join(sorted(devices))
         yield Note("warning", f"the two ran on different devices: {told}")
-    before_s, after_s = comparison.length_before_s, comparison.length_after_s
-    if not before_s or not after_s:
+    if comparison.ratio is None or _is_same(comparison.ratio):
         return
-    if not 1 / _SAME < after_s / before_s < _SAME:
-        yield from _what_to_do(report, comparison)
-
-
-def _what_to_do(report: TraceReport, comparison: Comparison) -> Iterator[Note]:
     more_s, idle_s = comparison.more_s, comparison.more_idle_s
     if idle_s * more_s > 0 and abs(idle_s) > _TELLS * abs(more_s):
         text = f"the GPU was idle for {_difference(idle_s)} in the second"
         which = report.ranks[-1 if idle_s > 0 else 0]
         hint = f"`%gpu_open {which.file.typed}` tells what it waited for"
         yield Note("note", text, hint)
-    first = _culprit(comparison)
+    first = comparison.culprit
     if first is None or not first.count_before or not first.count_after:
         return
     if abs(first.more_s) < _TELLS * abs(more_s):
         return
     runs = first.count_after / first.count_before
+    text = f"ran {runs:.2f}x as often"
+    hint = "more steps, or longer sequences? else a loop that runs more often"
     if 1 / _RUNS_ALIKE < runs < _RUNS_ALIKE:
         text = f"ran as often, and {'longer' if more_s > 0 else 'shorter'} each time"
         hint = "other sizes or types of tensors, or a slower clock: compare the shapes"
-    else:
-        text = f"ran {runs:.2f}x as often"
-        hint = "more steps, or longer sequences? else a loop that runs more often"
     yield Note("note", f"{kernel_text(first.name)} {text}", hint)

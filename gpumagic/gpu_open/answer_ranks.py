@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Column, Details, Note, Property, Table
+from gpumagic.drawing import Details, Note
 from gpumagic.gpu_open import view_shares
-from gpumagic.gpu_open.answer_trace import how, share, times
+from gpumagic.gpu_open.answer_trace import how, share
 from gpumagic.gpu_open.view_shares import Row, ranged
 from gpumagic.report.robust import median
 from gpumagic.report.units import (
@@ -18,27 +18,26 @@ from gpumagic.report.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_open import trace_records as records
-    from gpumagic.gpu_open.answer_recording import TraceReport
+    from gpumagic.gpu_open import records
+    from gpumagic.gpu_open.report import TraceReport
 
 _BARS = 4  # in sight
 _OF_THE_REST = 0.3  # of what the slow rank has more: such a part is named
 _MUCH_WAITING = 0.05  # of the time of all
 _GRAVE = 0.1
 
-# What equal ranks may spend their time on: how it is said, and how much of it.
+# What equal ranks may spend their time on: how it is said, and how much of it is what
+# a better program would not have.
 _IDLE = "leave their GPUs idle"
-_WAITING = "wait for each other"
 _MOVING = "do nothing but move data"
 _COMPUTING = "compute"
-_COSTS = {
+_COSTS: dict[str, Callable[[records.RankShare], float]] = {
     _IDLE: lambda rank: rank.idle_s,
-    _WAITING: lambda rank: rank.waits_s,
+    "wait for each other": lambda rank: rank.waits_s,
     _MOVING: lambda rank: rank.moves_s,
-    _COMPUTING: lambda rank: rank.own_s - rank.idle_s,
 }
 
 
@@ -47,15 +46,12 @@ _COSTS = {
 
 def headline(together: records.Together) -> str:
     """The slow rank and what it cost the others, or what costs all of them most."""
-    slow, here, world = _slow(together), len(together.ranks), together.world_size
-    ranks = count_text(here, "rank")
-    if world is not None and here < world:
-        ranks = f"{here:,} of {world:,} ranks"
+    slow, here, world = together.slow, len(together.ranks), together.world_size or 0
+    ranks = f"{here:,} of {world:,} ranks" if here < world else count_text(here, "rank")
     if not together.matched:
         return f"{ranks}: nothing they did together could be matched"
     if slow is None:
-        most = _most_costly(together)
-        shares = _shares(together, most)
+        most, shares = _most_costly(together)
         spread = range_text(share_text(min(shares)), share_text(max(shares)))
         return f"no rank stands out: {ranks} {most} {spread} of the time"
     ratio = "" if together.ratio is None else f"{ratio_text(together.ratio)} the median"
@@ -68,29 +64,28 @@ def headline(together: records.Together) -> str:
     return f"{said}; others waited {seconds_text(slow.blamed_s)} for it ({blamed})"
 
 
-def _shares(together: records.Together, cost: str) -> list[float]:
-    """Which share of each rank's time it is."""
-    return [share(_COSTS[cost](e), e.length_s) or 0.0 for e in together.ranks]
+def _most_costly(together: records.Together) -> tuple[str, list[float]]:
+    """What most of the time goes into that a better program would not have.
 
-
-def _most_costly(together: records.Together) -> str:
-    """The largest cost that a better program would not have; else the work itself."""
-    sums = {cost: sum(_shares(together, cost)) for cost in (_IDLE, _WAITING, _MOVING)}
-    most = max(sums, key=lambda cost: sums[cost])
-    return most if sums[most] > _GRAVE * len(together.ranks) else _COMPUTING
-
-
-def _slow(together: records.Together) -> records.RankShare | None:
-    return next((e for e in together.ranks if e.rank == together.slowest), None)
+    With it, its share of each rank's time; the work itself where that is little.
+    """
+    shares = {
+        cost: [share(of(rank), rank.length_s) or 0.0 for rank in together.ranks]
+        for cost, of in _COSTS.items()
+    }
+    most = max(shares, key=lambda cost: sum(shares[cost]))
+    if sum(shares[most]) > _GRAVE * len(together.ranks):
+        return most, shares[most]
+    own = ((each.own_s - each.idle_s, each.length_s) for each in together.ranks)
+    return _COMPUTING, [share(*each) or 0.0 for each in own]
 
 
 def _main_difference(together: records.Together) -> records.Difference | None:
     """What most of its time went into that others do not have."""
-    slow = _slow(together)
-    if slow is None or not together.differences:
+    slow, first = together.slow, next(iter(together.differences), None)
+    if slow is None or first is None:
         return None
     more_s = slow.own_s - median([each.own_s for each in together.ranks])
-    first = together.differences[0]
     return first if first.slow_s - first.median_s >= _OF_THE_REST * more_s else None
 
 
@@ -99,111 +94,82 @@ def _main_difference(together: records.Together) -> records.Difference | None:
 
 def parts(report: TraceReport, together: records.Together) -> Iterator[Part]:
     """The ranks as bars, the odd ones in figures, what to do."""
-    ranks, slow = together.ranks, _slow(together)
+    ranks, slow = together.ranks, together.slow
     seen = view_shares.in_sight(ranks, slow, _BARS)
     caption = f"{len(seen)} of {count_text(len(ranks), 'rank')}, to scale"
     named = ((f"rank {each.rank}", each, each.length_s) for each in seen)
     yield view_shares.bars(caption, named)
-    at_least = _more_waits(together) is not None
+    more_s = max(each.waits_more_s for each in ranks)
+    more = view_shares.more_waits(more_s, max(each.length_s for each in ranks))
     yield view_shares.table(
         "What each did with its time",
         view_shares.odd_rows(ranks, slow, lambda each: f"rank {each.rank}"),
         ranged("Idle in own work", lambda each: each.idle_s),
-        at_least=at_least,
+        at_least=more is not None,
     )
-    if slow is not None:
-        yield _advice(report, together, slow)
-    elif together.matched:
-        yield from _of_equal_ranks(report, together)
+    yield from _advice(report, together)
     yield from _missing(report, together)
     # Those for which others waited longest; without any, by their own work.
     blamed = sorted(ranks, key=lambda each: (-each.blamed_s, -each.own_s))
     every = view_shares.table(
         "",
         [Row(f"rank {each.rank}", (each,)) for each in blamed],
-        ranged("Came last", lambda each: each.last, "{:,}".format),
         ranged("Length", lambda each: each.length_s),
         ranged("Host late", lambda each: each.host_late_s),
-        at_least=at_least,
+        at_least=more is not None,
     )
-    tables = [every]
-    if together.differences:
-        properties = (
-            Property(Column("What"), lambda each: each.what),
-            times(f"Rank {together.slowest}", lambda each: each.slow_s),
-            times("Median", lambda each: each.median_s),
-        )
-        caption = f"Rank {together.slowest} beside the median"
-        tables.append(Table.of(caption, properties, together.differences))
-    yield Details("Every rank", tuple(tables), "ranks")
+    yield Details("Every rank", (every,), "ranks")
+    facts: list[tuple[str, Cell]] = [
+        ("collectives matched", f"{together.matched:,} of {together.tried:,}"),
+        ("clock", "one for all" if together.one_clock else "each by its own"),
+    ]
+    if more is not None:
+        facts.append(("waits", more))
     said = view_shares.WAITS, view_shares.OWN_WORK, view_shares.BLAMED
-    yield how(report, _facts(together), *said)
-
-
-def _more_waits(together: records.Together) -> str | None:
-    more_s = max((each.waits_more_s for each in together.ranks), default=0.0)
-    length_s = max((each.length_s for each in together.ranks), default=0.0)
-    return view_shares.more_waits(more_s, length_s)
+    yield how(report, facts, *said)
 
 
 def _missing(report: TraceReport, together: records.Together) -> Iterator[Note]:
     """How far what is here is not all."""
-    here, world = len(together.ranks), together.world_size
-    if world is not None and here < world:
+    here, world = len(together.ranks), together.world_size or 0
+    if here < world:
         text = f"{here:,} of {world:,} ranks are here: others may be the slow ones"
         yield Note("note", text, "`%gpu_open traces/*.json.gz` takes all files at once")
-    both = together.matched + together.unmatched
-    if together.unmatched > _GRAVE * both:
-        text = f"{together.unmatched:,} of {both:,} collectives tell nothing of waits"
+    if together.unmatched > _GRAVE * together.tried:
+        text = f"{together.unmatched:,} of {together.tried:,} collectives tell nothing"
         hint = "open the files of all ranks that talk to each other"
         if here == 2 and not together.matched:
             first, second = (rank.file.typed for rank in report.ranks)
             hint = f"if these are two runs: `%gpu_open {first} {second} --compare`"
-        yield Note("note", text, hint)
+        yield Note("note", f"{text} of waits", hint)
 
 
-def _advice(
-    report: TraceReport, together: records.Together, slow: records.RankShare
-) -> Note:
-    first = _main_difference(together)
-    if first is None:
-        text = f"rank {slow.rank} {view_shares.SLOWER_IN_ALL}"
-        return Note("warning", text, view_shares.HINT_SLOWER_IN_ALL)
-    late = first.what == "host late"
-    what = "the host was late for" if late else f"{first.what} took"
-    its, usual = seconds_text(first.slow_s), seconds_text(first.median_s)
-    text = f"{what} {its} on rank {slow.rank}, {usual} in the median"
-    hint = view_shares.HINTS.get(first.what) or _compare(report, together, slow)
-    return Note("warning", text, hint)
-
-
-def _of_equal_ranks(report: TraceReport, together: records.Together) -> Iterator[Note]:
-    most = _most_costly(together)
-    waits_s = sum(each.waits_s for each in together.ranks)
-    if waits_s > _MUCH_WAITING * sum(each.length_s for each in together.ranks):
-        yield Note("note", view_shares.IN_TURN, view_shares.HINT_IN_TURN)
-    if most is _IDLE:
-        text = "their GPUs have nothing to do: the file of one rank says why"
-        yield Note("warning", text, f"`%gpu_open {report.ranks[0].file.typed}`")
-    if most is _MOVING:
-        hint = "let data move beside backward: DDP's buckets, FSDP's prefetching"
-        yield Note("warning", "data moves, and no kernel runs beside", hint)
-
-
-def _compare(
-    report: TraceReport, together: records.Together, slow: records.RankShare
-) -> str:
-    """What to type to see the slow rank beside one in the middle."""
-    by_own = sorted(together.ranks, key=lambda each: each.own_s)
-    usual = by_own[(len(by_own) - 1) // 2]
-    # Both are in order of the numbers, of ranks that are numbered and of others.
-    files = [report.ranks[together.ranks.index(e)].file.typed for e in (usual, slow)]
-    return f"`%gpu_open {' '.join(files)} --compare` compares them"
-
-
-def _facts(together: records.Together) -> Iterator[tuple[str, Cell]]:
-    both = together.matched + together.unmatched
-    yield "collectives matched", f"{together.matched:,} of {both:,}"
-    if (more := _more_waits(together)) is not None:
-        yield "waits", more
-    yield "clock", "one for all" if together.one_clock else "each by its own"
+def _advice(report: TraceReport, together: records.Together) -> Iterator[Note]:
+    """What to do about the slow rank, or about what all ranks have."""
+    slow, first, ranks = together.slow, _main_difference(together), together.ranks
+    if slow is not None and first is not None:
+        what = f"{first.what} took"
+        what = "the host was late for" if first.what == "host late" else what
+        its, usual = seconds_text(first.slow_s), seconds_text(first.median_s)
+        text = f"{what} {its} on rank {slow.rank}, {usual} in the median"
+        by_own = sorted(ranks, key=lambda each: each.own_s)
+        both = by_own[(len(ranks) - 1) // 2], slow
+        # Ranks are in the order of their files.
+        files = [report.ranks[ranks.index(each)].file.typed for each in both]
+        hint = f"`%gpu_open {' '.join(files)} --compare` compares them"
+        yield Note("warning", text, view_shares.HINTS.get(first.what, hint))
+    elif slow is not None:
+        text = f"rank {slow.rank} is slower in all that it does"
+        hint = "a slower clock, heat or a shared GPU: `nvidia-smi -q -d PERFORMANCE`"
+        yield Note("warning", text, hint)
+    elif together.matched:
+        most, _ = _most_costly(together)
+        waits_s = sum(each.waits_s for each in ranks)
+        if waits_s > _MUCH_WAITING * sum(each.length_s for each in ranks):
+            yield Note("note", view_shares.IN_TURN, view_shares.HINT_IN_TURN)
+        if most is _IDLE:
+            text = "their GPUs have nothing to do: the file of one rank says why"
+            yield Note("warning", text, f"`%gpu_open {report.ranks[0].file.typed}`")
+        if most is _MOVING:
+            hint = "let data move beside backward: DDP's buckets, FSDP's prefetching"
+            yield Note("warning", "data moves, and no kernel runs beside", hint)

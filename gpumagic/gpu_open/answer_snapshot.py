@@ -1,4 +1,4 @@
-"""What a memory snapshot tells: how it failed, or how full it was, and whose it was."""
+"""Memory snapshots: whose the memory is, what grew, which setting would have helped."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gpumagic.drawing import (
     Details,
     Grid,
     Layer,
+    Meter,
     Note,
     Paragraph,
     Property,
@@ -17,23 +18,39 @@ from gpumagic.drawing import (
     how_measured,
 )
 from gpumagic.gpu_mem.answer_map import MOST_IN_SIGHT, picture_of
-from gpumagic.gpu_mem.fragmentation import holes_of, stuck_bytes
-from gpumagic.report.units import bytes_text, part_text, seconds_text, share_text
+from gpumagic.gpu_mem.segments import holes_of, stuck_bytes
+from gpumagic.report.units import (
+    bytes_text,
+    change_text,
+    count_text,
+    part_text,
+    seconds_text,
+    share_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.drawing import Key, Part
-    from gpumagic.gpu_open.answer_recording import SnapshotReport
-    from gpumagic.gpu_open.memory_records import Failure, LineMemory, SnapshotOfDevice
+    from gpumagic.gpu_open.records import (
+        Failure,
+        Growth,
+        LineMemory,
+        Replayed,
+        ReplayOf,
+        SnapshotOfDevice,
+    )
+    from gpumagic.gpu_open.report import SnapshotReport
 
 _MOST_IN_LEGEND = 3
 _MOST_LINES = 200
+_MOST_GROWN = 20  # lines that hold more
+_FEWEST_PIECES = 3  # more of them are no accident
 _ROWS = (7, 5, 3)  # of the table, beside so many notes
 _SAME = 0.01  # of the peak
 _STUCK, _WORTH_A_NOTE = 0.1, 64 << 20  # of what is reserved, and in bytes
 _LONGEST_PLACE = 40
-_BEFORE, _OTHERS, NO_LINE = "before the recording", "all others", "no line known"
+_BEFORE, _OTHERS, _NO_LINE = "before the recording", "all others", "no known line"
 _EXPANDABLE = "expandable_segments:True"
 _RECORD = "torch.cuda.memory._record_memory_history"
 _HOW = """Sizes are those of blocks, as the allocator rounds them.
@@ -41,138 +58,139 @@ Of what has been given back it may have handed out up to 1 MiB more.
 An event is an allocation, its being given back, or an error.
 What was there before the recording is worked out backwards from its end.
 A line is the innermost that is not torch's, nor Python's own."""
+_WORTH_IT = 0.05  # of what the recorded setting reserves; and how far rules may be off
+_LIMITS = (
+    "What was in use before the recording is asked for first, in order of address.",
+    "A program with more memory, or less, may ask and free at other times.",
+    "Behind a failure that is new the recording has no requests that would follow.",
+    "What failed and now fits is given back at once: what it led to is unknown.",
+)
 
 
 # ------------------------------------------------------------------------ the verdict
 
 
 def headline(report: SnapshotReport) -> str:
-    """How much there is, or how it failed, and whose it is."""
-    devices = ranked(report.devices)
+    """What was asked: what would have helped, what grew, or whose the memory is."""
+    devices = report.devices
+    if report.replays:
+        return _replayed(report)
+    if report.grown is not None:
+        return _growth(report.grown, sum(each.allocated_bytes for each in devices))
     if not devices:
         return "torch held no memory on any device"
     of = devices[0]
-    several = f"{device_name(of.device)}: " if len(devices) > 1 else ""
-    if of.failure is not None:
-        return f"{several}{_failed(of, of.failure)}"
+    several = f"{_device(of)}: " if len(devices) > 1 else ""
+    how_it_is = _how_full(of) if of.failure is None else _failed(of, of.failure)
+    return f"{several}{how_it_is}"
+
+
+def _how_full(of: SnapshotOfDevice) -> str:
     reserved = bytes_text(of.reserved_bytes)
-    now = f"{several}{bytes_text(of.allocated_bytes)} in use of {reserved} reserved"
+    said = f"{bytes_text(of.allocated_bytes)} in use of {reserved} reserved"
     if of.peak_bytes is None:
-        return f"{now}, and no history of how it came about"
-    said = f"{now}; peak {bytes_text(of.peak_bytes)} {event_text(of.peak_event)}"
-    if (most := _whose_peak(of)) is None:
-        return said
-    line, share = most
-    made = _BEFORE if line.before else line_name(line)
-    return f"{said}, {share_text(share)} of it from {made}"
-
-
-def ranked(devices: Sequence[SnapshotOfDevice]) -> list[SnapshotOfDevice]:
-    """What ran out of memory first, then the fullest."""
-    return sorted(
-        devices, key=lambda each: (each.failure is None, -each.reserved_bytes)
-    )
+        return f"{said}, and no history of how it came about"
+    said += f"; peak {bytes_text(of.peak_bytes)} {_event(of.peak_event)}"
+    share, _, made = _whose_peak(of)
+    return f"{said}, {share} of it from {made}" if share else said
 
 
 def _failed(of: SnapshotOfDevice, failure: Failure) -> str:
-    asked = f"{bytes_text(failure.asked_bytes)} asked for"
-    said = f"out of memory {event_text(failure.event)}: {asked}"
-    most = _whose_peak(of)
-    if most is None:
-        return f"{said}, {bytes_text(failure.allocated_bytes)} in use"
-    line, share = most
     peak = of.peak_bytes or 0
+    asked = f"{bytes_text(failure.asked_bytes)} asked for"
+    said = f"out of memory {_event(failure.event)}: {asked}"
+    share, is_made, made = _whose_peak(of)
+    if not share:
+        return f"{said}, {bytes_text(failure.allocated_bytes)} in use"
     is_peak = abs(peak - failure.allocated_bytes) <= _SAME * peak
     held = "what was held" if is_peak else "the peak before it"
-    made = "comes from no known line"
-    if line.before:
-        made = "was there before the recording"
-    elif line.line is not None:
-        made = f"is made in {line_name(line)}"
-    return f"{said}; {share_text(share)} of {held} {made}"
+    return f"{said}; {share} of {held} {is_made} {made}"
 
 
-def _whose_peak(of: SnapshotOfDevice) -> tuple[LineMemory, float] | None:
-    """What had most of the peak, and which share of it.
+def _whose_peak(of: SnapshotOfDevice) -> tuple[str, str, str]:
+    """Which share of the peak the line with most of it had, and how that is said.
 
-    Without stacks, only what was there before says anything.
+    All is "" where nothing is known: without stacks, only what was there before says
+    anything.
     """
     most = max(of.lines, key=lambda each: each.at_peak_bytes, default=None)
-    if most is None or not of.peak_bytes or not most.at_peak_bytes:
-        return None
-    return (
-        (most, most.at_peak_bytes / of.peak_bytes)
-        if most.before or of.has_stacks
-        else None
-    )
+    if not most or not of.peak_bytes or not (most.before or of.has_stacks):
+        return "", "", ""
+    share = share_text(most.at_peak_bytes / of.peak_bytes) * (most.at_peak_bytes > 0)
+    if most.line is None or most.before:
+        return share, "is from", _BEFORE if most.before else _NO_LINE
+    return share, "is made in", _line_name(most)
 
 
 # -------------------------------------------------------------------------- the screen
 
 
 def parts(report: SnapshotReport) -> Iterator[Part]:
-    """A picture, whose the memory is, and what to do."""
-    devices = ranked(report.devices)
-    notes = list(_notes(report, devices[0])) if devices else []
-    for of in devices[:1]:
-        rows = _ROWS[min(len(notes), 2)]
-        picture = areas(of, rows)
-        if picture is not None:
+    """A picture or a table of what was asked, and what to do."""
+    of = next(iter(report.devices), None)
+    limits: tuple[str, ...] = ()
+    if report.replays:
+        limits = (*report.replays[0].notes, *_LIMITS)
+        yield from _settings(report, report.replays[0])
+    elif report.grown:
+        if of is not None and (picture := _areas(of)):
             yield picture
-        elif of.segments:
-            yield picture_of(of.segments, device_name(of.device), MOST_IN_SIGHT)
-        if of.lines and (of.has_stacks or picture is not None):
-            yield _lines_table(of, picture, rows)
+        yield from _what_grew(report.grown)
+    elif of is not None and report.grown is None:
+        yield from _as_it_is(report, of)
+    if of is not None:
+        yield from _folded(of)
+    yield _how(report, *limits)
+
+
+def _as_it_is(report: SnapshotReport, of: SnapshotOfDevice) -> Iterator[Part]:
+    notes = list(_notes(report, of))
+    rows = _ROWS[min(len(notes), 2)]
+    picture = _areas(of, rows)
+    if picture is not None:
+        yield picture
+    elif of.segments:
+        yield picture_of(of.segments, _device(of), MOST_IN_SIGHT)
+    if of.lines and (of.has_stacks or picture is not None):
+        yield _lines_table(of, picture, rows)
     yield from notes
-    yield from folded(devices)
-    yield how(report)
 
 
-def folded(devices: Sequence[SnapshotOfDevice]) -> Iterator[Details]:
-    """What else is known of the first device, and of the others."""
-    for of in devices[:1]:
-        if of.lines:
-            summary = f"What each line took and gave back, {len(of.lines):,} in all"
-            yield Details(summary, (_lines_table(of, None, _MOST_LINES),), "lines")
-        if of.segments:
-            strips = picture_of(of.segments, device_name(of.device), MOST_IN_SIGHT)
-            yield Details("The segments, and what lies in them", (strips,), "map")
-    if devices[1:]:
-        properties = (
-            Property(Column("Device"), lambda each: device_name(each.device)),
-            sizes("In use", lambda each: each.allocated_bytes),
-            sizes("Reserved", lambda each: each.reserved_bytes),
-            sizes("Peak", lambda each: each.peak_bytes),
-            Property(Column("Out of memory"), lambda e: "yes" if e.failure else "no"),
-        )
-        table = Table.of("", properties, devices)
-        yield Details(f"All {len(devices)} devices", (table,), "devices")
+def _folded(of: SnapshotOfDevice) -> Iterator[Details]:
+    """What else is known of the first device."""
+    if of.lines:
+        summary = f"What each line took and gave back, {len(of.lines):,} in all"
+        yield Details(summary, (_lines_table(of, None, _MOST_LINES),), "lines")
+    if of.segments:
+        strips = picture_of(of.segments, _device(of), MOST_IN_SIGHT)
+        yield Details("The segments, and what lies in them", (strips,), "map")
 
 
-def areas(of: SnapshotOfDevice, rows_in_sight: int = 0) -> Areas | None:
+def _areas(of: SnapshotOfDevice, rows_in_sight: int = 0) -> Areas | None:
     """What was in use from event to event, by line; None without a history."""
     course = of.course
     if course is None or not any(map(any, course.levels_bytes)):
         return None
-    layers: list[Layer] = []
-    in_table: list[int] = []
-    others: list[int] = []
+    layers = []
     for at, levels in zip(course.lines, course.levels_bytes, strict=True):
-        name = _OTHERS if at is None else line_name(of.lines[at])
-        seen = in_table if at is not None and at < rows_in_sight else others
-        seen.append(len(layers))
         heights = tuple(map(float, levels))
-        if name == _BEFORE:
-            layers.append(Layer(name, heights, "before"))
+        if at is None:
+            layers.append(Layer(_OTHERS, heights, "together"))
         else:
-            layers.append(Layer(name, heights, "together" if at is None else ""))
-    later = f", {seconds_text(course.length_s)} later" if course.length_s else ""
+            name = _line_name(of.lines[at])
+            layers.append(Layer(name, heights, "before" if name == _BEFORE else ""))
+    in_table = [
+        place
+        for place, at in enumerate(course.lines)
+        if at is not None and at < rows_in_sight
+    ]
+    others = [place for place in range(len(layers)) if place not in in_table]
     whose = "by line" if of.has_stacks else "from event to event"
     return Areas(
-        f"In use on {device_name(of.device)}, {whose}",
+        f"In use on {_device(of)}, {whose}",
         tuple(layers),
-        ("event 1", f"event {course.events:,}{later}"),
-        f"the peak, {event_text(of.peak_event)}",
+        ("event 1", f"event {of.events:,}"),
+        f"the peak, {_event(of.peak_event)}",
         text_of=bytes_text,
         told_elsewhere=frozenset((*in_table, *others[_MOST_IN_LEGEND:])),
     )
@@ -185,9 +203,9 @@ def _lines_table(of: SnapshotOfDevice, picture: Areas | None, most: int) -> Tabl
         keys = dict(zip(of.course.lines, picture.keys, strict=True))
     rows = list(enumerate(of.lines))
     properties = [
-        Property(Column("Line"), lambda row: keys.get(row[0]) or line_name(row[1])),
-        sizes("At the peak", lambda row: row[1].at_peak_bytes),
-        sizes("Now", lambda row: row[1].now_bytes),
+        Property(Column("Line"), lambda row: keys.get(row[0]) or _line_name(row[1])),
+        _sizes("At the peak", lambda row: row[1].at_peak_bytes),
+        _sizes("Now", lambda row: row[1].now_bytes),
         Property(Column("Taken", number=True), lambda row: f"{row[1].taken:,}x"),
         Property(
             Column("Given back", number=True), lambda row: f"{row[1].given_back:,}x"
@@ -228,7 +246,7 @@ def _notes(report: SnapshotReport, of: SnapshotOfDevice) -> Iterator[Note]:
 
 def _failure_note(of: SnapshotOfDevice, failure: Failure, name: str) -> Note:
     """Who asked, and what there was: holes are known of the end of a history alone."""
-    who = f"{place(failure.line.where)} failed" if failure.line else "it failed"
+    who = f"{_place(failure.line.where)} failed" if failure.line else "it failed"
     had = [f"{bytes_text(failure.allocated_bytes)} was in use"]
     if failure.event == of.events:
         holes = (hole for each in of.segments for hole in holes_of(each))
@@ -256,48 +274,199 @@ def _stuck_note(of: SnapshotOfDevice, settings: str | None) -> Iterator[Note]:
     yield Note("warning", text, hint)
 
 
-# ---------------------------------------------- what other answers of snapshots share
+# ---------------------------------------------------------------------- what grew
 
 
-def device_name(device: int) -> str:
+def _growth(grown: Sequence[Growth], now_bytes: int) -> str:
+    """How much more there is, and which line holds the most of it."""
+    if not grown:
+        return f"nothing grew between them: {bytes_text(now_bytes)} is in use now"
+    first = grown[0]
+    more = change_text(sum(each.more_bytes for each in grown))
+    if first.line is None:
+        return f"{more} between them, most of it by no known line"
+    pieces = first.after - first.before
+    in_pieces = f", in {count_text(pieces, 'piece')}" if pieces > 0 else ""
+    said = f"{_owner(first)} holds {bytes_text(first.more_bytes)} more{in_pieces}"
+    return f"{more} between them: {said}"
+
+
+def _what_grew(grown: Sequence[Growth]) -> Iterator[Part]:
+    """A table of the lines that hold more, and what to do about the first."""
+    first = grown[0]
+    most = max(each.more_bytes for each in grown)
+
+    def more(each: Growth) -> Meter:
+        size = each.more_bytes
+        return Meter(size / most, change_text(size), is_short=True)
+
+    properties = (
+        Property(Column("Line"), _owner),
+        Property(Column("Change", number=True), more),
+        Property(
+            Column("Pieces", number=True),
+            lambda each: f"{each.before:,} to {each.after:,}",
+        ),
+        _sizes("First", lambda each: each.before_bytes),
+        _sizes("Second", lambda each: each.after_bytes),
+    )
+    rows = grown[:_MOST_GROWN]
+    yield Table.of("Lines that hold more", properties, rows, len(grown))
+    pieces = first.after - first.before
+    if first.line is None:
+        text = "the snapshots do not tell which line took most of it"
+        yield Note("note", text, f'record with {_RECORD}(stacks="python")')
+    elif pieces >= _FEWEST_PIECES:
+        each = bytes_text(first.more_bytes / pieces)
+        text = f"{pieces:,} pieces of about {each} came and stayed"
+        hint = "look for a list that keeps them; keep x.item() or x.detach()"
+        yield Note("warning", text, hint)
+
+
+def _owner(each: Growth) -> str:
+    return _NO_LINE if each.line is None else _place(each.line.where)
+
+
+# --------------------------------------------------------- under other settings
+
+
+def _replayed(report: SnapshotReport) -> str:
+    """What would have helped, and how much."""
+    replay = report.replays[0]
+    if replay.why_not is not None:
+        return f"it cannot be replayed: {replay.why_not}"
+    recorded, best = replay.replays[0], _best(replay)
+    asked = [e for e in replay.replays[1:] if e.setting == recorded.setting]
+    reserved = bytes_text(recorded.peak_reserved_bytes)
+    if asked:
+        return _with_memory(asked[0], best)
+    if best is None:
+        ends = "runs out of memory" if recorded.fails else "goes through"
+        return f"as recorded it {ends}: {reserved} reserved at the peak"
+    would = bytes_text(best.peak_reserved_bytes)
+    if not recorded.fails and _saves(recorded, best):
+        return f"{best.name} would have reserved less: {would} instead of {reserved}"
+    if not recorded.fails:
+        return f"no setting would have saved much: {reserved} reserved at the peak"
+    said = f"{best.name} would have gone through with {would}"
+    if not replay.again_failed:
+        own = "by the rules the recorded setting goes through as well"
+        said = f"unknown whether {best.name} would have helped: {own}"
+    elif best.fails:
+        said = "no setting of these would have gone through"
+    return said
+
+
+def _best(replay: ReplayOf) -> Replayed | None:
+    """The setting that goes through with the least, or gets furthest."""
+    recorded, *others = replay.replays
+    return min(
+        (each for each in others if each.setting != recorded.setting),
+        key=lambda e: (e.fails, -(e.failed_event or 0), e.peak_reserved_bytes),
+        default=None,
+    )
+
+
+def _saves(recorded: Replayed, best: Replayed) -> bool:
+    saved = recorded.peak_reserved_bytes - best.peak_reserved_bytes
+    return saved >= _WORTH_IT * recorded.peak_reserved_bytes and not best.fails
+
+
+def _with_memory(asked: Replayed, best: Replayed | None) -> str:
+    """How it would have run with the memory that was asked about."""
+    total, peak = bytes_text(asked.total_bytes), bytes_text(asked.peak_reserved_bytes)
+    if not asked.fails:
+        return f"{total} would have been enough: {peak} reserved at the peak"
+    short = f"{total} would not have been enough"
+    if best is not None and not best.fails:
+        return f"{short}, but with {best.name}"
+    return f"{short}: memory runs out {_event(asked.failed_event)}"
+
+
+def _settings(report: SnapshotReport, replay: ReplayOf) -> Iterator[Part]:
+    """Each setting: what it took, and how it ends; what to set."""
+    if not replay.replays:
+        return
+    most = max(each.peak_reserved_bytes for each in replay.replays) or 1
+
+    def peak(each: Replayed) -> Meter:
+        nbytes = each.peak_reserved_bytes
+        return Meter(nbytes / most, bytes_text(nbytes), is_short=True)
+
+    properties = [
+        Property(Column("Setting"), lambda e: "recorded: " * e.recorded + e.name),
+        Property(Column("Reserved", number=True), peak),
+        Property(Column("Segments", number=True), lambda each: f"{each.segments:,}"),
+        Property(
+            Column("Ends"),
+            lambda e: f"fails at {e.failed_event:,}" if e.fails else "goes through",
+        ),
+    ]
+    caption = f"The recorded requests on {_device(replay)}"
+    totals = {each.total_bytes for each in replay.replays}
+    if len(totals) > 1:
+        properties.insert(1, _sizes("Memory", lambda each: each.total_bytes))
+    elif totals != {None}:
+        caption += f", with {bytes_text(totals.pop())}"
+    yield Table.of(caption, properties, replay.replays)
+    recorded, best = replay.replays[0], _best(replay)
+    if best is not None and best.fails:
+        name = report.files[-1].typed if report.files else "FILE"
+        text = "the peak itself has to become smaller: smaller batches, or checkpoints"
+        hint = f"on a larger GPU: %gpu_open {name} --replay 24GiB"
+        yield Note("note", text, hint)
+    elif best and best.setting and (recorded.fails or _saves(recorded, best)):
+        text = "the setting is read when the program starts"
+        yield Note("note", text, f"export PYTORCH_CUDA_ALLOC_CONF={best.setting}")
+    was, again = recorded.peak_reserved_bytes, replay.again_bytes
+    if again is not None and abs(again - was) > _WORTH_IT * was:
+        text = f"under the recorded setting the rules reserve {bytes_text(again)}, and "
+        text += f"{bytes_text(was)} was recorded"
+        hint = "take these figures as estimates; a longer recording gives better ones"
+        yield Note("warning", text, hint)
+
+
+# ------------------------------------------------------------------- in other words
+
+
+def _device(of: SnapshotOfDevice | ReplayOf) -> str:
     """As torch calls it."""
-    return f"cuda:{device}"
+    return f"cuda:{of.device}"
 
 
-def place(where: str) -> str:
+def _place(where: str) -> str:
     """A line of code in few letters: of a long path its end is what tells it."""
     if len(where) <= _LONGEST_PLACE:
         return where
     return f"...{where[3 - _LONGEST_PLACE :]}"
 
 
-def line_name(line: LineMemory) -> str:
+def _line_name(line: LineMemory) -> str:
     """Whose memory it is, as tables and pictures call it."""
     if line.line is None:
-        return _BEFORE if line.before else NO_LINE
-    where = place(line.line.where)
+        return _BEFORE if line.before else _NO_LINE
+    where = _place(line.line.where)
     return f"{where}, before" if line.before else where
 
 
-def event_text(event: int | None) -> str:
+def _event(event: int | None) -> str:
     """When, by the number in the history."""
     return f"at event {event:,}" if event else "before the first event"
 
 
-def sizes(heading: str, of: Callable[[Any], int | None]) -> Property:
+def _sizes(heading: str, of: Callable[[Any], int | None]) -> Property:
     """A column of sizes."""
     return Property(Column(heading, number=True), lambda row: bytes_text(of(row)))
 
 
-def how(report: SnapshotReport, *further: str) -> Details:
-    """How the figures came about."""
-    said = [_HOW, *further]
-    if report.read_s is not None:
-        said.append(f"Reading took {seconds_text(report.read_s)}.")
-    settings = report.settings if report.settings != "" else "torch's default"
-    files = [
+def _how(report: SnapshotReport, *further: str) -> Details:
+    """How the figures came about, and how full other devices are."""
+    facts = [
         (each.name, f"{bytes_text(each.nbytes)}, {each.events:,} entries")
         for each in report.files
     ]
-    facts = Grid("", (*files, ("allocator settings", settings)))
-    return how_measured(facts, Paragraph("\n".join(said)))
+    facts += [(_device(of), _how_full(of)) for of in report.devices[1:]]
+    settings = report.settings if report.settings != "" else "torch's default"
+    grid = Grid("", (*facts, ("allocator settings", settings)))
+    took = f"Reading took {seconds_text(report.read_s)}."
+    return how_measured(grid, Paragraph("\n".join((_HOW, *further, took))))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.view_busy import ORDER, Picture, SeenLane
-from gpumagic.cuda_sync_time.view_profile import kernel_name, operators_table
+from gpumagic.cuda_sync_time.view_busy import ORDER, Picture, SeenLane, kernel_name
 from gpumagic.drawing import (
     Column,
     Details,
@@ -21,7 +19,7 @@ from gpumagic.drawing import (
     Table,
     how_measured,
 )
-from gpumagic.gpu_open.trace_records import KernelSum
+from gpumagic.gpu_open.records import Idle, KernelSum
 from gpumagic.report.units import (
     UNKNOWN,
     bytes_text,
@@ -36,21 +34,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_open.answer_recording import TraceReport
-    from gpumagic.gpu_open.trace_records import Idle, LaneTrace, RankTrace
+    from gpumagic.gpu_open.records import LaneTrace, RankTrace
+    from gpumagic.gpu_open.report import TraceReport
 
 _NEGLIGIBLE = 0.01  # of the time: what takes less holds nobody up
 _WORTH_A_NOTE = 0.05
 _GRAVE = 0.1  # what takes more is a warning
-LONGEST_NAME = 30  # in sight; all names are told in full behind it
 _LONGEST_FULL = 300
-_LONGEST_FILE = 60
+_LONGEST_FILE = 40
 _LONGEST_WHERE = 28
 _LONGEST_KIND = 20
 _MOST_FILES = 12
-_MOST_LANES, _HARDLY_BUSY = 3, 0.02  # of the busiest stream: such a one is not drawn
 _LONG_S = 2e-4  # for each launch: no launch takes so long
 _ROWS = (6, 5, 3)  # of the table in sight, beside so many notes
+_NEVER_IDLE = Idle(0.0, 0.0, 0.0)
 _NODE = "autograd::engine::evaluate_function: "
 
 _BUSY = (
@@ -63,6 +60,28 @@ _IDLE = (
     "Another stream: it was launched in time, and what ran last ran elsewhere. "
     "From one kernel to the next: what had been launched began within 10 us."
 )
+# Why it was idle: its name, in words, from which share on it is worth a note, the hint.
+_REASONS = {
+    "host_late_s": ("the host was late", "the host was late for {}", 1.0, ""),
+    "other_stream_s": (
+        "another stream",
+        "{} idle between two streams",
+        _WORTH_A_NOTE,
+        "one waits for the other: start copies and sends earlier",
+    ),
+    "between_s": (
+        "from one kernel to the next",
+        "{} idle from one kernel to the next",
+        _GRAVE,
+        "fuse short kernels by `torch.compile`, or give each more to do",
+    ),
+    "unexplained_s": (
+        "unknown",
+        "{} idle for no reason in the file",
+        _GRAVE,
+        "was the file filtered? or `%gpu_select` tells who else uses the GPU",
+    ),
+}
 
 
 # ------------------------------------------------------------------------ the verdict
@@ -77,51 +96,23 @@ def headline(rank: RankTrace) -> str:
         return f"{whose}no GPU work is in this trace; the host ran for {host_s}"
     busy = share_text(share(rank.busy_s, length_s))
     said = f"{whose}{seconds_text(length_s)}, the GPU was busy {busy} of it"
-    exposed = _exposed_s(rank) / length_s
+    exposed = rank.exposed_s / length_s
     if exposed >= _NEGLIGIBLE:
         said += f", {share_text(exposed)} only with communication"
-    if rank.idle is not None and (held := _held_up(rank.idle, length_s)):
+    if held := _held_up(rank.idle or _NEVER_IDLE, length_s):
         return f"{said}; {held}"
     return said if exposed >= _NEGLIGIBLE else f"{said}{_mostly(rank)}"
 
 
-def _reasons(idle: Idle) -> tuple[tuple[str, float, str, float, str], ...]:
-    """Why it was idle: its name, how long, in words, what is worth a note, the hint."""
-    return (
-        ("the host was late", idle.host_late_s, "the host was late for {}", 1.0, ""),
-        (
-            "another stream",
-            idle.other_stream_s,
-            "{} idle between two streams",
-            _WORTH_A_NOTE,
-            "one waits for the other: start copies and sends earlier",
-        ),
-        (
-            "from one kernel to the next",
-            idle.between_s,
-            "{} idle from one kernel to the next",
-            _GRAVE,
-            "fuse short kernels by `torch.compile`, or give each more to do",
-        ),
-        (
-            "unknown",
-            idle.unexplained_s,
-            "{} idle for no reason in the file",
-            _GRAVE,
-            "was the file filtered? or `%gpu_select` tells who else uses the GPU",
-        ),
-    )
-
-
 def _held_up(idle: Idle, length_s: float) -> str:
-    *reasons, _ = _reasons(idle)
-    _, known_s, known, *_ = max(reasons, key=lambda each: each[1])
-    unknown_s = idle.unexplained_s
+    times_s = {each: getattr(idle, each) for each in _REASONS}
+    unknown_s = times_s.pop("unexplained_s")
+    most, known_s = max(times_s.items(), key=lambda each: each[1])
     unknown = seconds_text(unknown_s)
     is_large = unknown_s > max(known_s, _GRAVE * length_s)
     if known_s < (_WORTH_A_NOTE if is_large else _NEGLIGIBLE) * length_s:
         return f"why it was idle for {unknown} is unknown" if is_large else ""
-    said = known.format(seconds_text(known_s))
+    said = _REASONS[most][1].format(seconds_text(known_s))
     return f"{said}, {unknown} idle for unknown reasons" if is_large else said
 
 
@@ -140,41 +131,39 @@ def _mostly(rank: RankTrace) -> str:
 
 def parts(report: TraceReport, rank: RankTrace) -> Iterator[Part]:
     """Who was busy when, what took the time, what to do; all else is folded."""
-    notes = _notes(rank)
+    notes = list(_notes(rank))
     if rank.lanes:
         yield _picture(rank)
-    if len(notes) < len(_ROWS) and (table := _in_sight(rank, _ROWS[len(notes)])):
-        yield table
+    if len(notes) < len(_ROWS):
+        yield from _in_sight(rank, _ROWS[len(notes)])
     yield from notes
     yield from _folded(rank)
     yield how(report, _facts(rank))
 
 
-def _in_sight(rank: RankTrace, most: int) -> Table | None:
+def _in_sight(rank: RankTrace, most: int) -> Iterator[Table]:
     """What has to change: the host's work where it is late, else the kernels."""
-    idle, length_s = rank.idle, rank.length_s or 0.0
-    if idle and idle.host_late_s > _GRAVE * length_s and idle.host_was_in[1:]:
-        return _host_table(idle).beginning(most)
-    if not rank.kernels:
-        return None
-    rows = _by_short_name(rank.kernels)
-    properties = (
-        Property(Column("Kernel"), lambda each: kernel_text(each.name)),
-        Property(Column("Kind"), lambda each: shortened(each.kind, _LONGEST_KIND)),
-        *_sums(rows),
-    )
-    caption = "What took most of the GPU's time"
-    return Table.of(caption, properties, rows[:most], len(rows))
+    idle = rank.idle or _NEVER_IDLE
+    if idle.host_late_s > _GRAVE * (rank.length_s or 0.0) and idle.host_was_in[1:]:
+        yield _host_table(idle).beginning(most)
+    elif rank.kernels:
+        rows = _by_short_name(rank.kernels)
+        properties = (
+            Property(Column("Kernel"), lambda each: kernel_text(each.name)),
+            Property(Column("Kind"), lambda each: shortened(each.kind, _LONGEST_KIND)),
+            *_sums(rows),
+        )
+        caption = "What took most of the GPU's time"
+        yield Table.of(caption, properties, rows[:most], len(rows))
 
 
 def _host_table(idle: Idle) -> Table:
-    def where(each: Any) -> str:
-        return shortened(host_name(each.name), 48)
-
     properties = (
-        Property(Column("The host was in"), where),
-        times("Late", lambda each: each.seconds),
-        _of_all("Of it", lambda each: each.seconds, idle.host_late_s),
+        Property(
+            Column("The host was in"), lambda each: shortened(host_name(each[0]), 48)
+        ),
+        times("Late", lambda each: each[1]),
+        _of_all("Of it", lambda each: each[1], idle.host_late_s),
     )
     caption = "Where the host was while it was late"
     return Table.of(caption, properties, idle.host_was_in)
@@ -182,38 +171,31 @@ def _host_table(idle: Idle) -> Table:
 
 def _picture(rank: RankTrace) -> Picture:
     """The host and the busiest streams, from the first device work to the last."""
-    hosts = [lane for lane in rank.lanes if lane.name == "host"]
-    others = [lane for lane in rank.lanes if lane.name != "host"]
-    least_s = _HARDLY_BUSY * max((lane.busy_s for lane in others), default=0.0)
-    streams = [lane for lane in others if lane.busy_s >= least_s]
     zero_s, end_s = 0.0, rank.length_s or 0.0
     if rank.length_s is None:
         spans = [span for lane in rank.lanes for span in lane.spans]
         zero_s = min((span.start_s for span in spans), default=0.0)
         end_s = max((span.end_s for span in spans), default=0.0)
-    seen = [*hosts, *streams][:_MOST_LANES]
-    drawn = tuple(_drawn(each, zero_s, end_s) for each in seen)
-    return Picture("", drawn, ORDER, Span(0.0, end_s - zero_s))
 
-
-def _drawn(lane: LaneTrace, zero_s: float, end_s: float) -> SeenLane:
-    """A lane as pictures have it, cut to what is shown."""
-    spans = tuple(
-        Span(
-            max(each.start_s, zero_s) - zero_s,
-            min(each.end_s, end_s) - zero_s,
-            kernel_name(each.label),
-            each.kind,
+    def drawn(lane: LaneTrace) -> SeenLane:
+        spans = (
+            Span(
+                max(each.start_s, zero_s) - zero_s,
+                min(each.end_s, end_s) - zero_s,
+                kernel_name(each.label),
+                each.kind,
+            )
+            for each in lane.spans
+            if each.start_s < end_s and each.end_s > zero_s
         )
-        for each in lane.spans
-        if each.start_s < end_s and each.end_s > zero_s
-    )
-    return SeenLane(lane.name, spans)
+        return SeenLane(lane.name, tuple(spans))
+
+    lanes = tuple(map(drawn, rank.lanes))
+    return Picture("", lanes, ORDER, Span(0.0, end_s - zero_s))
 
 
 # ------------------------------------------------------------------------ what to do
 
-_BOTH = "activities=[CPU, CUDA]"
 _STACKS = "`profile(with_stack=True)` records the lines that it was in"
 _ADVICE = (  # what to do where the host was in something that has such a name
     (
@@ -237,58 +219,45 @@ _ADVICE = (  # what to do where the host was in something that has such a name
 )
 
 
-def _notes(rank: RankTrace) -> list[Note]:
+def _notes(rank: RankTrace) -> Iterator[Note]:
     """All there is to say, the dearest first."""
     if rank.length_s:
         weighed = sorted(_weighed(rank, rank.length_s), key=lambda each: -each[0])
-        found = [
-            Note("warning" if weight >= _GRAVE else "note", text, hint)
-            for weight, text, hint in weighed
-        ]
+        for weight, text, hint in weighed:
+            yield Note("warning" if weight >= _GRAVE else "note", text, hint)
+    elif rank.launches:
+        # The profiler names the GPU of the machine in each file, also where it has
+        # recorded the host alone: only a call of CUDA's tells that it has listened.
+        said = f"launches were recorded ({rank.launches:,}), but not their work"
+        hint = "was CUDA among the activities? then another profiler holds the GPU"
+        yield Note("warning", said, hint)
+    elif rank.launches == 0:
+        said = "the GPU was given nothing to do meanwhile"
+        yield Note("warning", said, "profile a stretch of code that works on the GPU")
     else:
-        found = [Note("warning", *_without_work(rank))]
+        said = "the GPU was given nothing to do, or was not recorded"
+        alone = "after one of the CPU alone, torch records no GPU until a restart"
+        hint = f"activities=[CPU, CUDA] from the first profile on: {alone}"
+        yield Note("warning", said, hint)
     if rank.file.unknown:
         kinds = shortened(", ".join(kind for kind, _ in rank.file.unknown), 60)
         count = sum(count for _, count in rank.file.unknown)
         text = f"{count:,} entries ({kinds}) are of kinds unknown here"
-        found.append(Note("note", text))
-    return found
-
-
-def _without_work(rank: RankTrace) -> tuple[str, str]:
-    """Why there is no work of a device in the file, as far as it tells, and what to do.
-
-    The profiler names the GPU of the machine in each file, also where it has recorded
-    the host alone: only a call of CUDA's tells that it has listened.
-    """
-    if rank.launches:
-        said = f"launches were recorded ({rank.launches:,}), but not their work"
-        return said, f"was it {_BOTH}? then another profiler (nsys, ncu) holds the GPU"
-    if rank.launches == 0:
-        said = "the GPU was given nothing to do meanwhile"
-        return said, "profile a stretch of code that works on the GPU"
-    if rank.device_name:
-        said = "the GPU was given nothing to do, or was not recorded"
-        alone = "after one of the CPU alone, torch records no GPU until a restart"
-        return said, f"{_BOTH} from the first profile on: {alone}"
-    hint = "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
-    return "only the host was recorded", hint
+        yield Note("note", text)
 
 
 def _weighed(rank: RankTrace, length_s: float) -> Iterator[tuple[float, str, str]]:
     """What held it up: which share of the time, how it is said, and what to do."""
-    exposed_s, idle = _exposed_s(rank), rank.idle
+    exposed_s, idle = rank.exposed_s, rank.idle or _NEVER_IDLE
     if exposed_s >= _WORTH_A_NOTE * length_s:
         both_s = seconds_text(exposed_s), seconds_text(rank.communication_s)
         text = f"{range_text(*both_s, ' of ')} of communication was not hidden"
         hint = "open the files of all ranks: they tell who waited for whom"
         yield exposed_s / length_s, text, hint
-    if idle is None:
-        return
     if idle.host_late_s >= _WORTH_A_NOTE * length_s:
         yield idle.host_late_s / length_s, *_late(rank, idle)
-    for _, seconds, said, least, hint in _reasons(idle)[1:]:
-        if seconds >= least * length_s:
+    for field, (_, said, least, hint) in list(_REASONS.items())[1:]:
+        if (seconds := getattr(idle, field)) >= least * length_s:
             yield seconds / length_s, said.format(seconds_text(seconds)), hint
 
 
@@ -296,17 +265,17 @@ def _late(rank: RankTrace, idle: Idle) -> tuple[str, str]:
     """What the host was in while it was late, and what to do about that."""
     if not idle.host_was_in:
         return f"the host was late for {seconds_text(idle.host_late_s)}", _STACKS
-    first = idle.host_was_in[0]
-    name = host_name(first.name)
-    of_it = share_text(min(first.seconds / idle.host_late_s, 1.0))
+    was_in, seconds = idle.host_was_in[0]
+    name = host_name(was_in)
+    of_it = share_text(min(seconds / idle.host_late_s, 1.0))
     where = shortened(name, _LONGEST_WHERE)
     text = f"while it was late, the host was in {where} ({of_it})"
-    if not first.name:
+    if not was_in:
         return text, _STACKS
     for pattern, hint in _ADVICE:
         if re.search(pattern, name, re.IGNORECASE | re.VERBOSE):
             return text, hint
-    if first.seconds / (rank.launches or 1) > _LONG_S:
+    if seconds / (rank.launches or 1) > _LONG_S:
         hint = "the first calls load kernels: `schedule(wait=1, warmup=1)` skips them"
         return text, hint
     return text, "try `torch.compile` or CUDA graphs: fewer launches"
@@ -320,18 +289,6 @@ def _folded(rank: RankTrace) -> Iterator[Details]:
         yield Details("Kernels by name and kind", tuple(_kernels(rank)), "kernels")
     if rank.idle is not None and rank.length_s:
         yield Details("Why the GPU was idle", tuple(_idle(rank, rank.idle)), "idle")
-    if rank.steps:
-        properties = (
-            Property(Column("Step", number=True), lambda each: str(each.number)),
-            times("Begins", lambda each: each.start_s),
-            times("Length", lambda each: each.length_s),
-            Property(Column("GPU busy"), lambda e: _meter(e.busy_s, e.length_s)),
-        )
-        table = Table.of("", properties, rank.steps)
-        yield Details("Step by step", (table,), "steps")
-    if rank.operators:
-        table = replace(operators_table(rank.operators), caption="")
-        yield Details("Operators on the host", (table,), "operators")
 
 
 def _kernels(rank: RankTrace) -> Iterator[Table]:
@@ -347,16 +304,15 @@ def _kernels(rank: RankTrace) -> Iterator[Table]:
         )
         caption = "By phase; of input, how long the host waited"
         yield Table.of(caption, phases, rank.phases)
-    full = (
-        Property(Column("Kernel"), lambda each: shortened(each.name, _LONGEST_FULL)),
-        *sums[:2],
-        times("Longest", lambda each: each.longest_s),
-    )
-    yield Table.of("By their full names", full, rank.kernels)
+    name = Property(Column("Kernel"), lambda each: shortened(each.name, _LONGEST_FULL))
+    yield Table.of("By their full names", (name, *sums[:2]), rank.kernels)
 
 
 def _idle(rank: RankTrace, idle: Idle) -> Iterator[Part]:
-    reasons = ((name, _of_length(rank, s)) for name, s, *_ in _reasons(idle))
+    reasons = (
+        (name, _of_length(rank, getattr(idle, field)))
+        for field, (name, *_) in _REASONS.items()
+    )
     yield Grid("", tuple(reasons))
     if idle.host_was_in:
         yield _host_table(idle)
@@ -375,8 +331,6 @@ def _facts(rank: RankTrace) -> Iterator[tuple[str, Cell]]:
             yield name, _of_length(rank, seconds)
     if rank.launches is not None:
         yield "launches", f"{rank.launches:,}"
-    if rank.streams is not None:
-        yield "streams", str(rank.streams)
 
 
 def _of_length(rank: RankTrace, seconds: float) -> str:
@@ -403,45 +357,30 @@ def _together(
     alike: defaultdict[tuple[str, str], list[KernelSum]] = defaultdict(list)
     for each in kernels:
         alike[key(each)].append(each)
-    sums = [
-        KernelSum(
-            *names,
-            count=sum(each.count for each in its),
-            total_s=sum(each.total_s for each in its),
-            longest_s=max(each.longest_s for each in its),
-        )
+    sums = (
+        KernelSum(*names, sum(e.count for e in its), sum(e.total_s for e in its))
         for names, its in alike.items()
-    ]
+    )
     return sorted(sums, key=lambda each: -each.total_s)
 
 
 def _sums(kernels: Iterable[KernelSum]) -> tuple[Property, ...]:
     """The columns that tables of kernels have in common."""
     return (
-        _counts("Count", lambda each: each.count),
+        Property(Column("Count", number=True), lambda each: f"{each.count:,}"),
         times("Total", lambda each: each.total_s),
         _of_all("Of all", lambda each: each.total_s, sum(e.total_s for e in kernels)),
     )
 
 
-def _counts(heading: str, of: Callable[[Any], int]) -> Property:
-    return Property(Column(heading, number=True), lambda each: f"{of(each):,}")
-
-
 def _of_all(heading: str, of: Callable[[Any], float], whole_s: float) -> Property:
-    return Property(Column(heading), lambda each: _meter(of(each), whole_s))
+    """A column of short bars with their shares."""
 
+    def meter(each: Any) -> Meter:
+        its = share(of(each), whole_s)
+        return Meter(its, share_text(its), is_short=True)
 
-def _meter(part_s: float | None, whole_s: float) -> Cell:
-    """A short bar with its share."""
-    its = share(part_s, whole_s)
-    return None if part_s is None else Meter(its, share_text(its), is_short=True)
-
-
-def _exposed_s(rank: RankTrace) -> float:
-    """How long a rank communicated with no kernel computing meanwhile."""
-    hidden_s = rank.hidden_communication_s or 0.0
-    return max((rank.communication_s or 0.0) - hidden_s, 0.0)
+    return Property(Column(heading), meter)
 
 
 # --------------------------------------------------- what other answers of traces share
@@ -475,7 +414,7 @@ def host_name(name: str | None) -> str:
     return name.removeprefix("torch::autograd::") or UNKNOWN
 
 
-def kernel_text(name: str, most: int = LONGEST_NAME) -> str:
+def kernel_text(name: str, most: int = 30) -> str:
     """A name without its middle: kernels of a library begin alike, and many end alike.
 
     >>> kernel_text("cutlass_80_tensorop_s1688gemm_128x64_32x6_nt_align1")
@@ -492,20 +431,21 @@ def how(
 ) -> Details:
     """How the figures came about: of what device, from which files, in what sense."""
     devices = dict.fromkeys(each.device_name or UNKNOWN for each in report.ranks)
-    pairs: list[tuple[str, Cell]] = [
+    files = [*report.left_out, *(each.file for each in report.ranks)]
+    rows = [
+        (
+            shortened(each.name, _LONGEST_FILE),
+            each.missing or f"{bytes_text(each.nbytes)}, {each.events:,} entries",
+        )
+        for each in files[:_MOST_FILES]
+    ]
+    if files[_MOST_FILES:]:
+        rows.append(("and", f"{len(files) - _MOST_FILES:,} more files"))
+    known = (
         ("device", listed(tuple(devices), ", ", 4)),
         *facts,
         ("recorded by", "torch's profiler; read from its file, nothing was run"),
-    ]
-    if report.read_s is not None:
-        pairs.append(("read in", seconds_text(report.read_s)))
-    files = [*report.left_out, *(each.file for each in report.ranks)]
-    properties = (
-        Property(Column("File"), lambda each: shortened(each.name, _LONGEST_FILE)),
-        Property(Column("Unpacked", number=True), lambda each: bytes_text(each.nbytes)),
-        _counts("Entries", lambda each: each.events),
-        Property(Column("Left out"), lambda each: each.missing or ""),
+        ("read in", seconds_text(report.read_s)),
     )
-    table = Table.of("", properties, files[:_MOST_FILES], len(files))
     said = Paragraph(" ".join((*meanings, _BUSY)))
-    return how_measured(Grid("", tuple(pairs)), table, said)
+    return how_measured(Grid("", (*known, *rows)), said)

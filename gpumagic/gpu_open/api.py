@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
+import os
+import pickle
 import re
+import subprocess
+import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError, MissingPackage, UsageProblem
-from gpumagic.gpu_open.answer_recording import SnapshotReport, TraceReport
 from gpumagic.gpu_open.files import AGAIN, by_kind, found
-from gpumagic.gpu_open.trace_records import RankTrace
+from gpumagic.gpu_open.records import FileRead, RankTrace
+from gpumagic.gpu_open.report import SnapshotReport, TraceReport
+from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import parse_bytes
 
 if TYPE_CHECKING:
     import argparse
-    import os
     from collections.abc import Callable, Sequence
 
+    from gpumagic.gpu_open.records import ReplayOf, SnapshotOfDevice
     from gpumagic.report.record import Report
+
+    Answer = RankTrace | FileRead  # of one that cannot be read, why
+
+# A process takes a third of a second to begin; so many packed bytes take as long.
+_WORTH_A_PROCESS_BYTES = 1 << 20
+_MOST_AT_ONCE = 8
+_PARENT = str(Path(__file__).parents[2])
+_CHILD = (
+    "import sys; sys.path.insert(0, sys.argv[1]);"
+    "from gpumagic.gpu_open import api; api.answer(sys.argv[2])"
+)
 
 _SAVED = b'{"gpumagic":'  # how `gpu_ranks.watch().save()` begins
 _MOST_SAVED_BYTES = 1 << 28
 _SETTING = re.compile(r"\w+:[\w.:,\[\]]+|default")
 _SIZE = re.compile(r"[\d.]+ ?[a-zA-Z]+")
 # What helps most often; each is the text that PYTORCH_CUDA_ALLOC_CONF would have.
-_USUAL = ("expandable_segments:True",)
+_USUAL: tuple[str, ...] = ("expandable_segments:True",)
 _WHERE_IT_FAILED = ("max_split_size_mb:256", "garbage_collection_threshold:0.8")
 
 
@@ -108,20 +125,18 @@ def read(
             f"--replay is for memory snapshots, and {files[0].name} is a trace",
             "leave it out, or name what torch.cuda.memory._dump_snapshot has written",
         )
-    report: TraceReport | SnapshotReport
-    try:
-        if kind == "trace":
-            report = _of_traces(files, progress, compare=compare)
-        else:
-            wanted = (setting, memory_bytes) if is_replay else None
-            report = _of_snapshots(files, progress, wanted)
-    except ModuleNotFoundError as error:
-        if error.name != "msgspec":
-            raise
+    if importlib.util.find_spec("msgspec") is None:
         raise MissingPackage(
             "msgspec, which reads recordings, is not installed",
             "type: %pip install msgspec",
-        ) from None
+        )
+    if kind == "trace":
+        report: TraceReport | SnapshotReport = _of_traces(
+            files, progress, compare=compare
+        )
+    else:
+        wanted = (setting, memory_bytes) if is_replay else None
+        report = _of_snapshots(files, wanted)
     every = (*left_out, *report.left_out)
     return replace(report, read_s=time.monotonic() - began_s, left_out=every)
 
@@ -154,9 +169,7 @@ def _saved_ranks(files: Sequence[Path]) -> Report | None:
 def _of_traces(
     files: Sequence[Path], progress: Callable[[float], object], *, compare: bool
 ) -> TraceReport:
-    from gpumagic.gpu_open.answer_changes import compare as changes_between
-    from gpumagic.gpu_open.many import rank_in, ranks_in
-    from gpumagic.gpu_open.together import together
+    from gpumagic.gpu_open import answer_changes, together
 
     if len(files) == 1:
         return TraceReport((rank_in(files[0]),))
@@ -173,7 +186,7 @@ def _of_traces(
         return report
     # Two traces of one rank, or of none, are two runs; of two ranks they are one.
     if len(ranks) == 2 and (compare or ranks[0].rank == ranks[1].rank):
-        return replace(report, comparison=changes_between(*ranks))
+        return replace(report, comparison=answer_changes.compare(*ranks))
     counted = Counter(each.rank for each in ranks if each.rank is not None)
     for rank, times in counted.most_common(1):
         if times > 1:
@@ -182,41 +195,118 @@ def _of_traces(
                 f"rank {rank} is in {times} files: {first}, {second}",
                 "open one file of each rank; for two runs: %gpu_open --compare A B",
             )
-    return replace(report, together=together(ranks))
+    return replace(report, together=together.together(ranks))
 
 
 def _of_snapshots(
-    files: Sequence[Path],
-    progress: Callable[[float], object],
-    replayed: tuple[str | None, int | None] | None,
+    files: Sequence[Path], replayed: tuple[str | None, int | None] | None
 ) -> SnapshotReport:
-    from gpumagic.gpu_open.memory_history import device_of, grown
+    from gpumagic.gpu_open import memory_history, snapshot_file
     from gpumagic.gpu_open.replay import replays
-    from gpumagic.gpu_open.snapshot_file import read as read_snapshot
 
     if len(files) > 2:
         raise GpuMagicError(
             f"{len(files)} memory snapshots are too many at once",
             f"open one, or two to see what grew: %gpu_open {files[0]} {files[-1]}",
         )
-    snapshots = []
-    for number, file in enumerate(files, 1):
-        snapshots.append(read_snapshot(file))
-        progress(number / (len(files) + 1))
+    snapshots = [snapshot_file.read(file) for file in files]
     last = snapshots[-1]
+    devices = (memory_history.device_of(last, device) for device in last.devices)
     report = SnapshotReport(
         tuple(each.file for each in snapshots),
-        tuple(device_of(last, device) for device in last.devices),
+        tuple(sorted(devices, key=lambda e: (not e.failure, -e.reserved_bytes))),
         last.settings,
-        grown=grown(*snapshots) if len(snapshots) == 2 else None,
+        grown=memory_history.grown(*snapshots) if len(snapshots) == 2 else None,
     )
     if replayed is None:
         return report
     setting, memory_bytes = replayed
-    found = []
-    for each in report.devices:
-        settings = [*_USUAL] if setting is None else [setting]
-        if setting is None and memory_bytes is None and each.failure is not None:
+
+    def replay_of(of: SnapshotOfDevice) -> ReplayOf:
+        settings = _USUAL if setting is None else (setting,)
+        if of.failure is not None and setting is None and memory_bytes is None:
             settings += _WHERE_IT_FAILED
-        found.append(replays(last, each.device, settings, memory_bytes))
-    return replace(report, replays=tuple(found))
+        return replays(last, of.device, settings, memory_bytes)
+
+    return replace(report, replays=tuple(map(replay_of, report.devices)))
+
+
+# ------------------------------------------------------- each rank in its own process
+
+
+def rank_in(path: Path) -> RankTrace:
+    """The rank that a trace is of."""
+    from gpumagic.gpu_open import rank_trace, trace_file
+
+    with without_collecting():
+        return rank_trace.rank_of(trace_file.read(path))
+
+
+def ranks_in(
+    paths: Sequence[Path], progress: Callable[[float], object]
+) -> list[Answer]:
+    """The rank of each trace, or why it cannot be read."""
+    sizes = {path: path.stat().st_size for path in paths if path.is_file()}
+    at_once = min(_processors(), len(paths), _MOST_AT_ONCE)
+    found: dict[Path, Answer] = {}
+
+    def tell(path: Path, answer: Answer) -> None:
+        found[path] = answer
+        progress(len(found) / len(paths))
+
+    if at_once < 2 or sum(sizes.values()) < _WORTH_A_PROCESS_BYTES:
+        for path in paths:
+            tell(path, _answer(path))
+        return list(found.values())
+    running: set[subprocess.Popen[bytes]] = set()
+    threads = ThreadPoolExecutor(at_once)
+    # The largest first, so that none is left over for the end.
+    order = sorted(paths, key=lambda path: -sizes.get(path, 0))
+    asked = {threads.submit(_ask, path, running): path for path in order}
+    try:
+        for future in as_completed(asked):
+            tell(asked[future], future.result())
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+        for process in list(running):  # those that Ctrl-C leaves behind
+            process.kill()
+        threads.shutdown()
+    return [found[path] for path in paths]
+
+
+def _ask(path: Path, running: set[subprocess.Popen[bytes]]) -> Answer:
+    """Let a new process read a file."""
+    process = subprocess.Popen(  # noqa: S603 -- this Python, our own module
+        [sys.executable, "-P", "-c", _CHILD, _PARENT, str(path)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for the one who asked
+    )
+    running.add(process)
+    said, complaint = process.communicate()
+    running.discard(process)
+    if process.returncode:
+        last = complaint.decode(errors="replace").strip().splitlines()[-1:]
+        why = last[0] if last else f"its reader ended: {process.returncode}"
+        return FileRead(path.name, 0, 0, why)
+    answer: Answer = pickle.loads(said)  # noqa: S301 -- our own process wrote it
+    return answer
+
+
+def answer(path: str) -> None:
+    """What a process of `ranks_in` does: read one file, and tell of it."""
+    sys.stdout.buffer.write(pickle.dumps(_answer(Path(path))))
+
+
+def _answer(path: Path) -> Answer:
+    try:
+        return rank_in(path)
+    except GpuMagicError as error:
+        return FileRead(path.name, 0, 0, error.problem)
+
+
+def _processors() -> int:
+    """How many this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

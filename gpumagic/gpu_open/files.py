@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpumagic.errors import GpuMagicError, did_you_mean
-from gpumagic.gpu_open.trace_records import FileRead
+from gpumagic.gpu_open.records import FileRead
 from gpumagic.report.units import bytes_text, printable, shortened
 
 if TYPE_CHECKING:
@@ -32,10 +32,9 @@ _MOST_SHOWN = 60  # characters of what somebody else has named
 
 _KEY = re.compile(
     rb'"(traceEvents|schemaVersion|deviceProperties|distributedInfo|ph|'
-    rb'segments|device_traces|segment_type|allocated_size)"\s*:'
+    rb'segments|device_traces)"\s*:'
 )
-_OF_SNAPSHOTS = (b"segments", b"device_traces", b"segment_type", b"allocated_size")
-_DIGITS = re.compile(r"(\d+)")
+_OF_SNAPSHOTS = (b"segments", b"device_traces")
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
@@ -131,37 +130,36 @@ def _kind(head: bytes, name: str) -> Kind:
 def found(names: Iterable[str | Path]) -> list[Path]:
     """The files that are meant: of a pattern all it fits, of a folder the recordings.
 
-    Those of one folder or pattern are in the order of the numbers in their names; each
-    file is there once, whatever leads to it.
+    Each file is there once, whatever leads to it.
     """
     files: dict[str, Path] = {}
     for name in names:
         path = Path(os.path.expanduser(name))  # noqa: PTH111 -- nobody's ~ stays as it is
-        inside = [path]
         try:
-            if path.is_dir():
-                inside = _recordings_in(path)
-                problem = f"there is no recording in {_shown(path)}"
-            elif glob.has_magic(str(path)) and not path.exists():
-                inside = _files_of(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207
-                problem = f"no file fits {_shown(path)}"
-            if not inside:
-                raise GpuMagicError(problem, f"type: %ls {_shown(path.parent)}")
-            for each in inside:
-                files.setdefault(os.path.realpath(each), each)
+            files |= _meant(path)
         except (OSError, ValueError) as error:
             raise _unopened(path, error) from error
     return list(files.values())
 
 
-def _recordings_in(folder: Path) -> list[Path]:
-    named = (path for path in folder.iterdir() if path.name.endswith(ENDINGS))
-    return _files_of(path for path in named if path.name[0] != ".")
+def _meant(path: Path) -> dict[str, Path]:
+    inside = [path]
+    if path.is_dir():
+        named = (each for each in path.iterdir() if each.name.endswith(ENDINGS))
+        inside = [each for each in named if each.name[0] != "." and each.is_file()]
+        problem = f"there is no recording in {_shown(path)}"
+    elif glob.has_magic(str(path)) and not path.exists():
+        paths = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207
+        inside = list(filter(Path.is_file, paths))
+        problem = f"no file fits {_shown(path)}"
+    if not inside:
+        raise GpuMagicError(problem, f"type: %ls {_shown(path.parent)}")
+    return {os.path.realpath(each): each for each in sorted(inside, key=_by_numbers)}
 
 
-def _files_of(paths: Iterable[Path]) -> list[Path]:
+def _by_numbers(path: Path) -> tuple[int, str]:
     """Rank 2 comes before rank 10."""
-    return sorted(filter(Path.is_file, paths), key=_by_numbers)
+    return len(str(path)), str(path)
 
 
 def by_kind(files: Iterable[Path]) -> tuple[Kind, list[Path], list[FileRead]]:
@@ -175,20 +173,15 @@ def by_kind(files: Iterable[Path]) -> tuple[Kind, list[Path], list[FileRead]]:
             if not path.is_file():
                 raise
             errors.setdefault(path.name, error)
-    if not kinds["trace"] and not kinds["snapshot"]:
+    left_out = {name: error.problem for name, error in errors.items()}
+    kind: Kind = "trace" if kinds["trace"] else "snapshot"
+    if not kinds[kind]:
         raise next(iter(errors.values()))
-    left_out = [FileRead(name, 0, 0, e.problem) for name, e in errors.items()]
-    if not kinds["trace"]:
-        return "snapshot", kinds["snapshot"], left_out
-    for path in kinds["snapshot"]:
-        why = f"{_shown(path.name)} is a memory snapshot, no trace"
-        left_out.append(FileRead(path.name, 0, 0, why))
-    return "trace", kinds["trace"], left_out
-
-
-def _by_numbers(path: Path) -> list[tuple[int, str]]:
-    parts = _DIGITS.split(str(path))
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+    if kind == "trace":
+        for path in kinds["snapshot"]:
+            left_out[path.name] = f"{_shown(path.name)} is a memory snapshot, no trace"
+    others = [FileRead(name, 0, 0, why) for name, why in left_out.items()]
+    return kind, kinds[kind], others
 
 
 def _unopened(path: Path, error: Exception) -> GpuMagicError:

@@ -1,4 +1,4 @@
-"""What each thread of the host was in: moment by moment, as far as the trace knows.
+"""What the host was in, moment by moment; why the device was idle; lanes to draw.
 
 A timeline is what a thread did, one thing after the other: rows of beginning, end and
 label that do not overlap, in nanoseconds.
@@ -9,18 +9,22 @@ from __future__ import annotations
 import re
 import sys
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
+from functools import cache
 from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from gpumagic.devices.kineto import BACKWARD_NODE
-from gpumagic.report.events import length, merged
+from gpumagic.devices.kineto import BACKWARD_NODE, kind_of_call, may_be_waited_for
+from gpumagic.gpu_open.records import Idle, LaneSpan, LaneTrace
+from gpumagic.report.events import SpanKind, length, merged, pooled
+from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents
+    from gpumagic.gpu_open.trace_file import HostEvent, TraceEvents, Work
+    from gpumagic.report.events import PieceRow
 
 _Label = TypeVar("_Label")
 _Over = TypeVar("_Over")
@@ -31,7 +35,16 @@ OPTIMIZER = "Optimizer.step#"
 INPUT = "enumerate(DataLoader)#"
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "optimizer"
 
-# A mark about nearly all that host or device did says nothing of a moment.
+_MOST_NAMES = 8
+_BETWEEN_NS = 10_000  # a kernel that waits in its queue begins within so much
+_MOST_LANES, _HARDLY_BUSY = 3, 0.02  # of the busiest stream: such a one is not drawn
+_MOST_SPANS = 240
+_LONGEST_LABEL = 100  # templates have names of thousands
+_CALLS = {SpanKind.LAUNCH: "launch", SpanKind.WAIT: "host waits"}
+
+_Row: TypeAlias = "PieceRow[str, int]"
+
+# A mark about nearly all that is seen says nothing of a moment.
 _NEARLY_ALL = 0.9
 
 _FRAME = re.compile(r"(?P<file>.+?)\(\d+\): .+", re.DOTALL)
@@ -137,29 +150,6 @@ def overlaid(
             yield at, end, label, None
 
 
-def span_of(*lists: Sequence[HostEvent]) -> tuple[int, int] | None:
-    """From the first beginning to the last end; each list in order of beginning."""
-    lists = tuple(filter(None, lists))
-    if not lists:
-        return None
-    ends_ns = (max(map(itemgetter(1), rows)) for rows in lists)
-    return min(rows[0][0] for rows in lists), max(ends_ns)
-
-
-def telling(
-    marks: Iterable[HostEvent], spans: Iterable[tuple[int, int] | None]
-) -> list[HostEvent]:
-    """The marks that are no step, and not around nearly all of any span."""
-
-    def covers(mark: HostEvent, start_ns: int, end_ns: int) -> bool:
-        both_ns = min(mark.end_ns, end_ns) - max(mark.start_ns, start_ns)
-        return both_ns >= _NEARLY_ALL * (end_ns - start_ns)
-
-    known = list(filter(None, spans))
-    found = (mark for mark in marks if not mark.name.startswith(STEP))
-    return [mark for mark in found if not any(covers(mark, *each) for each in known)]
-
-
 # ------------------------------------------------------------------------- phases
 
 
@@ -193,15 +183,13 @@ class Phases:
     def at(self, thread: Any, moment_ns: int) -> str:
         """The phase that a thread was in; "" where none is known."""
         found = at(self._threads.get(thread, []), moment_ns)
-        if found is not None:
-            return found
-        if thread in self._own:
-            return BACKWARD
+        if found is not None or thread in self._own:
+            return found or BACKWARD
+        # In another thread's one, who knows for whom this is.
+        is_inside = at(self._all, moment_ns) is not None
         following = bisect_right(self._all, moment_ns, key=itemgetter(0))
-        if following and self._all[following - 1][1] > moment_ns:
-            return ""  # another thread is in one, and who knows for whom this is
-        coming = self._all[following][2] if following < len(self._all) else ""
-        return FORWARD if coming == BACKWARD else ""
+        coming = [] if is_inside else self._all[following : following + 1]
+        return FORWARD if any(row[2] == BACKWARD for row in coming) else ""
 
 
 def is_users(name: str) -> bool:
@@ -216,8 +204,13 @@ def is_users(name: str) -> bool:
 class Threads:
     """What each thread was in: outermost operators and calls, innermost functions."""
 
-    def __init__(self, events: TraceEvents, marks: Iterable[HostEvent]) -> None:
-        self._marks = by_thread(marks)
+    def __init__(self, events: TraceEvents, length_ns: int) -> None:
+        self._marks = by_thread(
+            each
+            for each in events.marks
+            if each.end_ns - each.start_ns < _NEARLY_ALL * length_ns
+            and not each.name.startswith(STEP)
+        )
         self._operators, self.calls = (
             {thread: outermost(its) for thread, its in by_thread(rows).items()}
             for rows in (events.operators, events.calls)
@@ -245,3 +238,129 @@ class Threads:
         ]
         operators = self._operators.get(thread, [])
         return outermost(operators, marks, self.calls.get(thread, []))
+
+
+# ------------------------------------------------------------------ why it was idle
+
+
+def idle_of(work: Sequence[Work], calls: Sequence[HostEvent], threads: Threads) -> Idle:
+    """Why nothing ran between the first work and the last, as `Idle` defines it."""
+    late: dict[Any, Timeline[None]] = defaultdict(list)
+    took_ns: Counter[str] = Counter()
+    until_ns, ended = work[0].end_ns, [work[0]]  # the last to end, and when
+    for first in work:
+        start_ns, end_ns = first[3], first[4]
+        if start_ns > until_ns:
+            launched_ns, why = until_ns, "unknown"
+            if first.call is not None:
+                call = calls[first.call]
+                launched_ns = min(max(call.end_ns, until_ns), start_ns)
+                if launched_ns > until_ns:
+                    late[call.thread].append((until_ns, launched_ns, None))
+                why = "other" if _on_others(ended, first) else "unknown"
+                if why == "unknown" and start_ns - launched_ns <= _BETWEEN_NS:
+                    took_ns["between"] += start_ns - launched_ns
+            took_ns["late"] += launched_ns - until_ns
+            took_ns[why] += start_ns - launched_ns
+        if end_ns > until_ns:
+            until_ns, ended = end_ns, [first]
+        elif end_ns == until_ns:
+            ended.append(first)
+    late_s, other_s, unknown_s, between_s = (
+        took_ns[why] / 1e9 for why in ("late", "other", "unknown", "between")
+    )
+    host_was_in = _host_was_in(late, threads)
+    return Idle(late_s, other_s, unknown_s, host_was_in, between_s)
+
+
+def _on_others(ended: Sequence[Work], begins: Work) -> bool:
+    """Whether all that ended is known to have run on other streams."""
+    its = begins.device, begins.stream
+    streams = {(each.device, each.stream) for each in ended}
+    return its not in streams and None not in {each[1] for each in (its, *streams)}
+
+
+def _host_was_in(
+    late: dict[Any, Timeline[None]], threads: Threads
+) -> tuple[tuple[str | None, float], ...]:
+    """What threads were in while they were late, the longest first."""
+    took_ns: Counter[str | None] = Counter()
+    for thread, stretches in late.items():
+        left = stretches
+        for layer in threads.layers(thread):
+            parts, left = overlaid(left, layer), []
+            for start, end, _, name in parts:
+                if name is None:
+                    left.append((start, end, None))
+                else:
+                    took_ns[name] += end - start
+        took_ns[None] += sum(end - start for start, end, _ in left)
+    longest = sorted(took_ns.items(), key=lambda each: (-each[1], each[0] or ""))
+    return tuple((name, ns / 1e9) for name, ns in longest[:_MOST_NAMES] if ns)
+
+
+# ------------------------------------------------------------------ lanes to be drawn
+
+
+def lanes_of(
+    events: TraceEvents, threads: Threads, zero_ns: int
+) -> tuple[LaneTrace, ...]:
+    """The host's lane, then those of the busiest streams, with few enough strokes."""
+
+    def lane(name: str, rows: Sequence[_Row]) -> LaneTrace:
+        spans = tuple(
+            LaneSpan(
+                (start - zero_ns) / 1e9,
+                (end - zero_ns) / 1e9,
+                shortened(label, _LONGEST_LABEL),
+                kind,
+            )
+            for label, kind, start, end in pooled(rows, _MOST_SPANS)
+        )
+        return LaneTrace(name, spans, sum(row[3] - row[2] for row in rows) / 1e9)
+
+    rows = list(_host(threads, events))
+    hosts = [lane("host", rows)] if rows else []
+    streams = [lane(name, its) for name, its in _streams(events.work)]
+    streams.sort(key=lambda each: -each.busy_s)
+    seen = streams[: _MOST_LANES - len(hosts)]
+    worth = (e for e in seen if e.busy_s >= _HARDLY_BUSY * seen[0].busy_s)
+    return (*hosts, *worth)
+
+
+def _streams(work: Sequence[Work]) -> Iterator[tuple[str, list[_Row]]]:
+    """What each stream did, each moment once."""
+    streams: dict[tuple[Any, Any], list[_Row]] = defaultdict(list)
+    for name, kind, communicates, start, end, device, stream, *_ in work:
+        rows = streams[device, stream]
+        began = max(start, rows[-1][3]) if rows else start
+        if end > began or not rows:
+            what = "kernel" if kind is SpanKind.KERNEL else "copy"
+            rows.append((name, "communication" if communicates else what, began, end))
+    several = len({device for device, _ in streams}) > 1
+    for (device, stream), rows in streams.items():
+        name = "device" if stream is None else f"stream {stream}"
+        yield f"device {device}, {name}" if several else name, rows
+
+
+def _host(threads: Threads, events: TraceEvents) -> Iterator[_Row]:
+    """What the main thread worked at, and where it launched and waited meanwhile."""
+    main, kind_of = events.main_thread, cache(kind_of_call)
+    calls = threads.calls.get(main, [])
+    copies = (work for work in events.work if work[1] is SpanKind.COPY)
+    copied = {  # calls that returned after their copy was done
+        place_at(calls, made.start_ns)
+        for work in copies
+        if work.call is not None
+        and (made := events.calls[work.call]).thread == main
+        and work.end_ns <= made.end_ns
+        and may_be_waited_for(work.name)
+    }
+    kinds: Timeline[tuple[str, str]] = []
+    for place, (start, end, name) in enumerate(calls):
+        kind = kind_of(name, copied=place in copied)
+        if kind is not None:
+            kinds.append((start, end, (name, _CALLS[kind])))
+    for start, end, outer, call in overlaid(threads.worked(main), kinds):
+        name, what = call or (outer, "host code")
+        yield name, what, start, end

@@ -1,8 +1,8 @@
-"""Adds up by line of code what a snapshot tells of a device, from event to event.
+"""Reads the history of a device entry by entry, and adds it up by line of code.
 
-The history of a device rarely begins with its first allocation. What was in use before
-is what is freed without having been taken, and what is there in the end without having
-been taken; so each moment is known from the first entry on.
+It rarely begins with the first allocation. What was in use before is what is freed
+without having been taken, and what is there in the end without having been taken; so
+each moment is known from the first entry on.
 
 Memory is in use until it is given back, also where another stream still reads it.
 Sizes are as the allocator rounds: exact for what is there in the end, by its rule for
@@ -12,178 +12,208 @@ what has been given back, where the allocator may have handed out up to 1 MiB mo
 from __future__ import annotations
 
 import functools
+import re
 from bisect import bisect_left
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from gpumagic.devices.memory_history import Spot
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_mem.segments import segments_of
-from gpumagic.gpu_open.memory_records import (
-    Failure,
-    Growth,
-    LineMemory,
-    MemoryCourse,
-    SnapshotOfDevice,
-)
-from gpumagic.gpu_open.recorded_lines import RecordedLines
+from gpumagic.gpu_open import records
+from gpumagic.report.places import CodeLine, line_in, name_of
+from gpumagic.simulator.allocator_blocks import INACTIVE
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gpumagic.devices.memory_events import Spot
     from gpumagic.gpu_open.snapshot_file import Snapshot
 
 Entry: TypeAlias = "Mapping[str, Any]"
 
-EVENTS = ("alloc", "free_requested", "oom")
 GREW, SHRANK = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
+NEVER = 1 << 62
+_EVENTS = ("alloc", "free_requested", "oom")
+_USED = "active_allocated"
 _MOST_STRETCHES = 240
 _MOST_DRAWN = 12
 
 
-def device_of(snapshot: Snapshot, device: int) -> SnapshotOfDevice:
-    """All that a snapshot tells of one device."""
-    entries, trace = snapshot.segments_of(device), snapshot.trace_of(device)
-    lines = RecordedLines(_stacks_of(entries, trace))
-    segments = segments_of(entries, lines.line_of)
-    history = _History(_rounding(snapshot.settings), lines)
-    history.follow(trace)
-    history.end_as(_used_blocks(entries))
-    levels = history.levels()
-    reserved = sum(each["total_size"] for each in entries)
-    before = reserved - history.reserved[-1]
-    peak_event = levels.index(max(levels))
-    rows = _rows(history, peak_event, lines)
-    known = SnapshotOfDevice(
-        device=device,
-        allocated_bytes=sum(each.allocated_bytes for each in segments),
-        reserved_bytes=reserved,
-        segments=segments,
-        events=history.events,
-        complete=bool(trace) and levels[0] == 0 and before <= 0,
-        fits_together=history.fits_together and before + min(history.reserved) >= 0,
-        lines=tuple(record for record, _ in rows),
-        has_stacks=any(record.line is not None for record, _ in rows),
-        failure=_failure(history, levels, lines),
-    )
-    if not history.events:
-        return known
-    times = [each["time_us"] for each in trace if each.get("time_us")]
-    length_s = max(times[-1] - times[0], 0) / 1e6 if times else None
-    return replace(
-        known,
-        peak_bytes=levels[peak_event],
-        peak_event=peak_event,
-        peak_reserved_bytes=before + max(history.reserved),
-        course=_course(levels, [pieces for _, pieces in rows], length_s),
-    )
+# ---------------------------------------------------------------- entry by entry
 
 
-def _failure(
-    history: _History, levels: Sequence[int], lines: RecordedLines
-) -> Failure | None:
-    if history.failure is None:
-        return None
-    event, entry = history.failure
-    return Failure(
-        event=event,
-        asked_bytes=entry["size"],
-        free_bytes=entry.get("device_free"),
-        allocated_bytes=levels[event],
-        line=lines.line(lines.spot(entry.get("frames"))),
-    )
+@dataclass(slots=True)
+class Piece:
+    """Memory that somebody had; moments are places among the entries."""
+
+    address: int
+    nbytes: int  # what was asked for
+    stream: int
+    frames: Any = None  # of the request, where it was recorded
+    began: int = -1  # when it was taken; -1 is before the recording
+    ended: int | None = None  # when it was given back; None if it is there in the end
+    free: int | None = None  # when it was free again, where that was not at once
+    block: Entry | None = None  # where it lies in the end
+    held_bytes: int = 0  # as the allocator rounds
+    spot: Spot | None = None  # the line that took it, as far as it is known
+
+
+class History:
+    """What one device did, and whether it leads to what is there in the end."""
+
+    def __init__(self, trace: Sequence[Entry], final: Sequence[Entry]) -> None:
+        self.pieces: list[Piece] = []  # all that was ever in use
+        self.is_cut = False  # whether entries are missing or contradict the end
+        # Before each entry: how many events there were, which are what is taken, given
+        # back or refused; and what was taken from the driver.
+        self.events = [0, *accumulate(each["action"] in _EVENTS for each in trace)]
+        self.reserved = [0]
+        self._trace = trace
+        self._live: dict[int, Piece] = {}
+        self._awaited: dict[int, Piece] = {}  # given back, and not free as yet
+        self._met: set[int] = set()
+        for at, entry in enumerate(trace):
+            self._follow(at, entry)
+        total = sum(each["total_size"] for each in final)
+        before = total - self.reserved[-1]
+        self.reserved = [before + each for each in self.reserved]
+        self.is_cut |= min(self.reserved) < 0
+        self._end_as(final)
+
+    def _follow(self, at: int, entry: Entry) -> None:
+        action, size = entry["action"], entry["size"]
+        grew = (action in GREW) - (action in SHRANK)
+        self.reserved.append(self.reserved[-1] + grew * size)
+        if action == "alloc":
+            self._take(at, entry)
+        elif action == "free_requested":
+            self._give_back(at, entry)
+        elif action == "free_completed":
+            address = entry["addr"]
+            piece = self._awaited.pop(address, None)
+            if piece is None and address not in self._met:
+                piece = self._was_before(address, size, entry["stream"])
+                piece.ended = -1
+            if piece is not None:
+                piece.free = at
+
+    def _take(self, at: int, entry: Entry) -> None:
+        address = entry["addr"]
+        if gone := self._live.pop(address, None):  # that it was given back is missing
+            gone.ended, self.is_cut = at, True
+        elif waited := self._awaited.pop(address, None):  # its completion is missing
+            waited.free = at - 1
+        piece = Piece(address, entry["size"], entry["stream"], entry.get("frames"), at)
+        self._live[address] = piece
+        self._met.add(address)
+        self.pieces.append(piece)
+
+    def _give_back(self, at: int, entry: Entry) -> None:
+        address = entry["addr"]
+        piece = self._live.pop(address, None)
+        if piece is None:
+            if address in self._met:
+                self.is_cut = True
+                return
+            piece = self._was_before(address, entry["size"], entry["stream"])
+        piece.ended = at
+        following = self._trace[at + 1] if at + 1 < len(self._trace) else {}
+        done = following.get("action"), following.get("addr")
+        if done != ("free_completed", address):
+            self._awaited[address], piece.free = piece, NEVER
+
+    def _end_as(self, final: Sequence[Entry]) -> None:
+        """Compare what it leads to with what is there, and add what was before."""
+        there = set()
+        for segment in final:
+            for block in segment["blocks"]:
+                address, is_used = block["address"], block["state"] == _USED
+                if block["state"] == INACTIVE:
+                    continue
+                there.add(address)
+                if address not in self._met:
+                    size = block["requested_size"] or block["size"]
+                    piece = self._was_before(address, size, segment["stream"])
+                    if not is_used:
+                        piece.ended, piece.free = -1, NEVER
+                elif known := (self._live if is_used else self._awaited).get(address):
+                    piece = known
+                    told = block["requested_size"]
+                    self.is_cut |= told not in (None, known.nbytes) and is_used
+                else:
+                    self.is_cut = True
+                    continue
+                piece.block = block if is_used else None
+        self.is_cut |= not there >= self._live.keys()
+
+    def _was_before(self, address: int, nbytes: int, stream: int) -> Piece:
+        piece = Piece(address, nbytes, stream)
+        self._met.add(address)
+        self.pieces.append(piece)
+        return piece
 
 
 # ---------------------------------------------------------------- from event to event
 
 
-class _Piece(NamedTuple):
-    """Memory that somebody had from one event to another."""
+def device_of(snapshot: Snapshot, device: int) -> records.SnapshotOfDevice:
+    """All that a snapshot tells of one device."""
+    entries, trace = snapshot.segments_of(device), snapshot.trace_of(device)
+    lines = RecordedLines(_stacks_of(entries, trace))
+    segments = segments_of(entries, lines.line_of)
+    history = History(trace, entries)
+    pieces = _measured(history, lines, snapshot.settings)
+    events = [0, *(n for n, e in enumerate(trace, 1) if e["action"] in _EVENTS)]
+    levels = _held_at(events, pieces)
+    count, peak_event = len(events) - 1, levels.index(max(levels))
+    rows = _rows(pieces, events[peak_event], lines, has_events=count > 0)
+    known = records.SnapshotOfDevice(
+        device=device,
+        allocated_bytes=sum(each.allocated_bytes for each in segments),
+        reserved_bytes=history.reserved[-1],
+        segments=segments,
+        events=count,
+        complete=bool(trace) and levels[0] == 0 and history.reserved[0] <= 0,
+        fits_together=not history.is_cut,
+        lines=tuple(record for record, _ in rows),
+        has_stacks=any(record.line is not None for record, _ in rows),
+    )
+    if not count:
+        return known
+    failures = [at for at, entry in enumerate(trace) if entry["action"] == "oom"]
+    for at in failures[-1:]:
+        event, entry = history.events[at + 1], trace[at]
+        asked, free = entry["size"], entry.get("device_free")
+        line = lines.line_of(entry.get("frames"))
+        failure = records.Failure(event, asked, free, levels[event], line)
+        known = replace(known, failure=failure)
+    return replace(
+        known,
+        peak_bytes=levels[peak_event],
+        peak_event=peak_event,
+        peak_reserved_bytes=max(history.reserved),
+        course=_course(levels, events, [its for _, its in rows]),
+    )
 
-    nbytes: int  # as the allocator rounds
-    spot: Spot | None  # the line that took it, as far as it is known
-    began: int  # the event that took it, from 1 on; 0 is before the recording
-    ended: int | None  # the event that gave it back; None if it is there in the end
 
-
-class _History:
-    """What one device did, from event to event.
-
-    An event is an allocation, its being given back, or an error for want of memory.
-    """
-
-    def __init__(self, rounded: Callable[[int], int], lines: RecordedLines) -> None:
-        self.pieces: list[_Piece] = []  # all that was ever in use
-        self.events = 0  # how many there are
-        self.fits_together = True  # whether it leads to what is there in the end
-        # what was taken from the driver less what went back, from entry to entry
-        self.reserved = [0]
-        self.failure: tuple[int, Entry] | None = None  # the last, with its event
-        self._rounded, self._lines = rounded, lines
-        self._live: dict[int, tuple[int, Entry]] = {}
-        self._met: set[int] = set()
-
-    def follow(self, trace: Sequence[Entry]) -> None:
-        """Go through all entries, in order."""
-        for entry in trace:
-            action, address = entry["action"], entry.get("addr", 0)
-            self.events += action in EVENTS
-            if action == "oom":
-                self.failure = self.events, entry
-            elif action == "alloc":
-                if address in self._live:  # its end is missing
-                    self.fits_together = False
-                    self._give_back(address)
-                self._live[address] = self.events, entry
-                self._met.add(address)
-            elif action == "free_requested":
-                if address not in self._met:  # it was there before
-                    self._live[address] = 0, {**entry, "frames": None}
-                    self._met.add(address)
-                if address in self._live:
-                    self._give_back(address)
-                else:
-                    self.fits_together = False
-            elif action in GREW:
-                self.reserved.append(self.reserved[-1] + entry["size"])
-            elif action in SHRANK:
-                self.reserved.append(self.reserved[-1] - entry["size"])
-
-    def _give_back(self, address: int) -> None:
-        began, entry = self._live.pop(address)
-        spot = self._lines.spot(entry.get("frames"))
-        nbytes = self._rounded(entry["size"])
-        self.pieces.append(_Piece(nbytes, spot, began, self.events))
-
-    def end_as(self, blocks: Mapping[int, Entry]) -> None:
-        """Compare what it leads to with what is there, and take that."""
-        for address, (began, entry) in self._live.items():
-            block = blocks.get(address)
-            if block is None or block["requested_size"] not in (None, entry["size"]):
-                self.fits_together = False
-            nbytes = self._rounded(entry["size"]) if block is None else block["size"]
-            spot = self._lines.spot(entry.get("frames"))
-            if spot is None and block is not None:
-                spot = self._lines.spot(block["frames"])
-            self.pieces.append(_Piece(nbytes, spot, began, None))
-        for address, block in blocks.items():
-            if address not in self._met:
-                spot = self._lines.spot(block["frames"])
-                self.pieces.append(_Piece(block["size"], spot, 0, None))
-            elif address not in self._live:
-                self.fits_together = False
-
-    def levels(self) -> list[int]:
-        """How much was in use after each event, and before the first of them."""
-        changes = [0] * (self.events + 1)
-        for piece in self.pieces:
-            changes[piece.began] += piece.nbytes
-            if piece.ended is not None:
-                changes[piece.ended] -= piece.nbytes
-        return list(accumulate(changes))
+def _measured(
+    history: History, lines: RecordedLines, settings: str | None
+) -> list[Piece]:
+    """All that was in use while it was recorded, with its size and its line."""
+    try:
+        rule = AllocatorSettings.parse(settings or "")
+    except GpuMagicError:  # of a torch that has other words
+        rule = AllocatorSettings()
+    rounded = functools.cache(lambda nbytes: rule.rounded_bytes(max(nbytes, 1)))
+    pieces = [each for each in history.pieces if each.ended != -1]
+    for piece in pieces:
+        block = piece.block or {}
+        piece.spot = lines.spot(piece.frames) or lines.spot(block.get("frames"))
+        piece.held_bytes = block.get("size") or rounded(piece.nbytes)
+    return pieces
 
 
 def _stacks_of(segments: Iterable[Entry], trace: Iterable[Entry]) -> Iterator[Any]:
@@ -192,51 +222,35 @@ def _stacks_of(segments: Iterable[Entry], trace: Iterable[Entry]) -> Iterator[An
     return filter(None, (each.get("frames") for each in chain(blocks, trace)))
 
 
-def _used_blocks(segments: Iterable[Entry]) -> dict[int, Entry]:
-    return {
-        block["address"]: block
-        for segment in segments
-        for block in segment["blocks"]
-        if block["state"] == "active_allocated"
-    }
-
-
-def _rounding(settings: str | None) -> Callable[[int], int]:
-    """What the allocator makes of a request, by its size."""
-    try:
-        rule = AllocatorSettings.parse(settings or "")
-    except GpuMagicError:  # of a torch that has other words
-        rule = AllocatorSettings()
-    return functools.cache(lambda nbytes: rule.rounded_bytes(max(nbytes, 1)))
-
-
 # ------------------------------------------------------------------- line by line
 
 
 def _rows(
-    history: _History, peak_event: int, lines: RecordedLines
-) -> list[tuple[LineMemory, list[_Piece]]]:
-    """Each line with its pieces: what was highest at the peak first."""
-    owned: defaultdict[tuple[Spot | None, bool], list[_Piece]] = defaultdict(list)
-    for piece in history.pieces:
-        owned[piece.spot, piece.began == 0 and history.events > 0].append(piece)
+    pieces: Iterable[Piece], peak_at: int, lines: RecordedLines, *, has_events: bool
+) -> list[tuple[records.LineMemory, list[Piece]]]:
+    """Each line with what it held: what was highest at the peak first."""
+    owned: defaultdict[tuple[Spot | None, bool], list[Piece]] = defaultdict(list)
+    for each in pieces:
+        owned[each.spot, each.began < 0 and has_events].append(each)
     rows = []
-    for (spot, before), pieces in owned.items():
-        record = LineMemory(
+    for (spot, before), its in owned.items():
+        record = records.LineMemory(
             lines.line(spot),
             before,
-            now_bytes=sum(each.nbytes for each in pieces if each.ended is None),
-            at_peak_bytes=_held_at([peak_event], pieces)[0],
-            taken=0 if before else len(pieces),
-            given_back=sum(each.ended is not None for each in pieces),
+            now_bytes=sum(each.held_bytes for each in its if each.ended is None),
+            at_peak_bytes=_held_at([peak_at], its)[0],
+            taken=0 if before else len(its),
+            given_back=sum(each.ended is not None for each in its),
         )
-        rows.append((record, pieces))
+        rows.append((record, its))
     return sorted(rows, key=lambda row: (-row[0].at_peak_bytes, -row[0].now_bytes))
 
 
 def _course(
-    levels: Sequence[int], rows: Sequence[list[_Piece]], length_s: float | None
-) -> MemoryCourse:
+    levels: Sequence[int],
+    events: Sequence[int],
+    rows: Sequence[list[Piece]],
+) -> records.MemoryCourse:
     """By line, in each stretch what it held when most was in use there."""
     stretches = min(_MOST_STRETCHES, len(levels) - 1)
     bounds = [len(levels) * each // stretches for each in range(stretches + 1)]
@@ -244,7 +258,7 @@ def _course(
         max(range(begin, end), key=levels.__getitem__)
         for begin, end in pairwise(bounds)
     ]
-    held = [_held_at(moments, pieces) for pieces in rows]
+    held = [_held_at([events[each] for each in moments], its) for its in rows]
     largest = sorted(range(len(held)), key=lambda number: -max(held[number]))
     drawn = sorted(each for each in largest[:_MOST_DRAWN] if max(held[each]))
     shown = [held[each] for each in drawn]
@@ -253,62 +267,165 @@ def _course(
         for place, moment in enumerate(moments)
     ]
     others = [rest] if any(rest) else []
-    return MemoryCourse(
-        events=len(levels) - 1,
+    return records.MemoryCourse(
         lines=(*drawn, *(None for _ in others)),
         levels_bytes=tuple(map(tuple, [*shown, *others])),
-        length_s=length_s,
     )
 
 
-def _held_at(moments: Sequence[int], pieces: Iterable[_Piece]) -> list[int]:
-    """How much of these was in use at each of the moments."""
+def _held_at(moments: Sequence[int], pieces: Iterable[Piece]) -> list[int]:
+    """How much of these was in use after so many entries each."""
     changes = [0] * (len(moments) + 1)
-    for piece in pieces:
-        changes[bisect_left(moments, piece.began)] += piece.nbytes
-        if piece.ended is not None:
-            changes[bisect_left(moments, piece.ended)] -= piece.nbytes
+    for each in pieces:
+        changes[bisect_left(moments, each.began + 1)] += each.held_bytes
+        if each.ended is not None:
+            changes[bisect_left(moments, each.ended + 1)] -= each.held_bytes
     return list(accumulate(changes))[:-1]
 
 
 # -------------------------------------------------------------------- what grew
 
 
-def grown(first: Snapshot, second: Snapshot) -> tuple[Growth, ...]:
-    """By device and line, what the second holds more than the first; most first.
+def grown(first: Snapshot, second: Snapshot) -> tuple[records.Growth, ...]:
+    """By line, what the second holds more than the first; most first.
 
     What matters is how much a line holds: where its memory lies changes all the time.
     """
-    devices = sorted({*first.devices, *second.devices})
-    lines = RecordedLines(
-        stack
-        for each in (first, second)
-        for n in devices
-        for stack in _stacks_of(each.segments_of(n), each.trace_of(n))
-    )
-    found = []
-    for device in devices:
-        before = _by_line(first, device, lines)
-        for spot, sizes in _by_line(second, device, lines).items():
-            earlier = before.get(spot, [])
-            held = sum(earlier), sum(sizes)
-            line = lines.line(spot)
-            found.append(Growth(device, line, *held, len(earlier), len(sizes)))
+    both = first, second
+    every = ((e.segments, chain.from_iterable(e.device_traces)) for e in both)
+    lines = RecordedLines(chain.from_iterable(_stacks_of(*each) for each in every))
+    before, after = (_by_line(each, lines) for each in both)
+    found = [
+        records.Growth(
+            lines.line(spot),
+            sum(before[spot]),
+            sum(sizes),
+            len(before[spot]),
+            len(sizes),
+        )
+        for spot, sizes in after.items()
+    ]
     grew = (each for each in found if each.more_bytes > 0)
     return tuple(sorted(grew, key=lambda each: -each.more_bytes))
 
 
 def _by_line(
-    snapshot: Snapshot, device: int, lines: RecordedLines
-) -> Mapping[Spot | None, list[int]]:
+    snapshot: Snapshot, lines: RecordedLines
+) -> defaultdict[Spot | None, list[int]]:
     """The sizes of what is in use; where a block has no stack, that of its request."""
     taken = {
-        entry["addr"]: lines.spot(entry.get("frames"))
-        for entry in snapshot.trace_of(device)
+        (device, entry["addr"]): lines.spot(entry.get("frames"))
+        for device, trace in enumerate(snapshot.device_traces)
+        for entry in trace
         if entry["action"] == "alloc"
     }
     held: defaultdict[Spot | None, list[int]] = defaultdict(list)
-    for address, block in _used_blocks(snapshot.segments_of(device)).items():
-        spot = lines.spot(block["frames"]) or taken.get(address)
-        held[spot].append(block["size"])
+    for segment in snapshot.segments:
+        for block in segment["blocks"]:
+            if block["state"] == _USED:
+                place = segment["device"], block["address"]
+                spot = lines.spot(block["frames"]) or taken.get(place)
+                held[spot].append(block["size"])
     return held
+
+
+# ------------------------------------------------------- the user's lines in stacks
+
+_LONGEST_NAME = 80
+# torch, and what Python brings along, wherever they are installed.
+_FOUNDATION = re.compile(
+    r"""
+      (?:^|/)lib(?:64)?/python\d(?!.*/(?:site|dist)-packages/)
+    | (?:^|/)python[\d.]*(?:\.zip|/lib)/(?!.*site-packages/)  # C:/Python311/Lib/
+    | /(?:\w*conda\d?|envs/[^/]+)/lib/[^/]+\.py$   # C:/miniconda3/Lib/random.py
+    | (?:^|/)(?:site|dist)-packages/torch/ | (?:^|/)gpumagic/
+    | (?:^|/)torch/(?:                             # built from its sources
+        _\w+ | amp | ao | autograd | backends | compiler | cuda | distributed | fft
+        | functional\.py | fx | jit | library\.py | linalg | multiprocessing | nested
+        | nn | optim | overrides\.py | profiler | random\.py | serialization\.py
+        | sparse | storage\.py | utils | xpu
+    )(?:/|\.py$|$)
+    | importlib/_bootstrap | (?:^|/)fx_generated_[^/]*\.py$ | torchinductor_
+    | ^<(?!ipython-input|stdin)                    # <frozen ...>, <string>, fx's own
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_INSTALLED = re.compile(r"(?:^|/)(?:site|dist)-packages/", re.IGNORECASE)
+# Frames of C++ have no file, or a library; a script may have no ending.
+_PYTHON = re.compile(r"(?:\.py|>)$|(?:^|/)(?!\?\?$)[^./]+$")
+# The engine runs a pass on threads of its own, without a frame of Python.
+_BACKWARD, _ENGINE = Spot("<backward>", None), "torch::autograd::Engine::"
+
+
+class RecordedLines:
+    """The user's innermost line of each stack, named so that no two look alike.
+
+    A stack without a line of the user's has the innermost of the library that called
+    torch: programs may be installed. Without that, one of C++ frames may still tell
+    that it was the backward pass. Stacks are kept, and told apart by identity.
+    """
+
+    def __init__(self, stacks: Iterable[Sequence[Mapping[str, Any]]]) -> None:
+        self._written: dict[str, str] = {}  # by whom each file is: user, library, ""
+        self._kept = {id(stack): stack for stack in stacks}
+        self._spots = {key: self._spot_in(each) for key, each in self._kept.items()}
+        files_of: defaultdict[str, set[str]] = defaultdict(set)
+        known = {spot for spot in self._spots.values() if spot is not None}
+        for spot in known:
+            files_of[_last(spot.file, 1)].add(spot.file)
+        # Files of one name are told apart by their folders.
+        self._lines = {
+            spot: _line(spot, min(len(files_of[_last(spot.file, 1)]), 2))
+            for spot in known
+        }
+
+    def spot(self, stack: Sequence[Mapping[str, Any]] | None) -> Spot | None:
+        """File and line, as they were recorded; None where none is the user's."""
+        return self._spots.get(id(stack))
+
+    def line(self, spot: Spot | None) -> CodeLine | None:
+        """A spot in words."""
+        return None if spot is None else self._lines[spot]
+
+    def line_of(self, stack: Sequence[Mapping[str, Any]] | None) -> CodeLine | None:
+        """The line of a stack in words."""
+        return self.line(self.spot(stack))
+
+    def _spot_in(self, stack: Sequence[Mapping[str, Any]]) -> Spot | None:
+        try:
+            return self._first_of(stack)
+        except (KeyError, TypeError, AttributeError):  # no frames of torch's
+            return None
+
+    def _first_of(self, stack: Sequence[Mapping[str, Any]]) -> Spot | None:
+        for whose in ("user", "library"):
+            for frame in stack:
+                file, line = frame["filename"], frame.get("line")
+                if self._whose(file) == whose:
+                    return Spot(file, line if type(line) is int else None)
+        names = (str(frame.get("name"))[:_LONGEST_NAME] for frame in stack)
+        return _BACKWARD if any(_ENGINE in name for name in names) else None
+
+    def _whose(self, filename: str) -> str:
+        known = self._written.get(filename)
+        if known is None:
+            path, known = filename.replace("\\", "/"), ""
+            if _PYTHON.search(path) and not _FOUNDATION.search(path):
+                known = "library" if _INSTALLED.search(path) else "user"
+            self._written[filename] = known
+        return known
+
+
+def _line(spot: Spot, parts: int) -> CodeLine:
+    if spot is _BACKWARD:
+        return CodeLine("the backward pass")
+    if name_of(spot.file).startswith("In ["):  # a cell of the notebook that asks
+        return line_in(spot.file, spot.line)
+    name = _last(spot.file, parts)
+    if len(name) > _LONGEST_NAME:
+        name = f"...{name[-_LONGEST_NAME:]}"
+    return CodeLine(name if spot.line is None else f"{name}, line {spot.line}")
+
+
+def _last(file: str, parts: int) -> str:
+    return "/".join(re.split(r"[\\/]", file)[-parts:])

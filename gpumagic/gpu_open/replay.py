@@ -9,14 +9,13 @@ so. Pools of graphs are served as all other memory is.
 from __future__ import annotations
 
 from collections import Counter
-from itertools import count, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_open.memory_history import EVENTS, GREW, SHRANK
-from gpumagic.gpu_open.memory_records import Replayed, ReplayOf
+from gpumagic.gpu_open.memory_history import GREW, SHRANK, History
+from gpumagic.gpu_open.records import Replayed, ReplayOf
 from gpumagic.simulator.allocator import CachingAllocator
-from gpumagic.simulator.allocator_blocks import INACTIVE
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
 
     Entry = Mapping[str, Any]
 
-TAKE, GIVE_BACK, RETURN, FAIL = range(4)  # what a step is
-_NEVER = 1 << 62
+GIVE_BACK, TAKE, RETURN, FAIL = range(4)  # what a step is
 _PLENTY_BYTES = 1 << 42  # more than any device has
 _MOST_MAPPED_BYTES = 1 << 44  # of pages mapped and unmapped: far beyond any run
 _CUT = "The history and the final state disagree: some of it is missing."
@@ -39,12 +37,13 @@ SHORT_OR_EMPTIED = "Whether memory ran short or the program emptied the cache is
 class Step(NamedTuple):
     """Something that the program did to the allocator."""
 
-    kind: int  # TAKE, GIVE_BACK, RETURN (segments to the driver) or FAIL
+    kind: int  # GIVE_BACK, TAKE, RETURN (segments to the driver) or FAIL
     at: int  # its place among all entries; -1 is before the first
-    event: int  # its number among what is taken, given back or refused, from 1 on
-    piece: int = -1  # the number of the memory
+    event: int = 0  # its number among what is taken, given back or refused, from 1 on
     nbytes: int = 0  # what was asked for
     stream: int = 0  # for which stream
+    piece: int = -1  # the number of the memory
+    free: int | None = None  # the entry at which it was free again; None at once
 
 
 def replays(
@@ -59,12 +58,10 @@ def replays(
     try:
         recorded = AllocatorSettings.parse(text)
     except GpuMagicError as error:
-        if "backend" in text:
-            return ReplayOf(device, why_not=f"this is not torch's own: {error.problem}")
         recorded = AllocatorSettings()
-        notes.append(f"The recorded setting is taken as the default: {error.problem}.")
+        notes = [f"The recorded setting is taken as the default: {error.problem}."]
     if snapshot.settings is None:
-        notes.append("The allocator's setting is not recorded: the default is taken.")
+        notes = ["The allocator's setting is not recorded: the default is taken."]
     trace, final = snapshot.trace_of(device), snapshot.segments_of(device)
     moved = sum(each["size"] for each in trace if each["action"].endswith("map"))
     if moved > _MOST_MAPPED_BYTES:
@@ -72,7 +69,6 @@ def replays(
     requests = Requests(trace, final, recorded)
     if not any(step.kind in (TAKE, FAIL) and step.event for step in requests.steps):
         return ReplayOf(device, why_not="the history of this device has no requests")
-    total = requests.total_bytes
 
     def served(setting: str, rules: AllocatorSettings, total: int | None) -> Replayed:
         run = Replay(requests, rules, total)
@@ -81,22 +77,18 @@ def replays(
         count = run.allocator.counters.device_allocations
         return Replayed(setting, total, False, reserved, count, run.failed_event)
 
+    total = requests.total_bytes
     again = served(text, recorded, total)
     peak_bytes, segments = requests.peak_reserved_bytes, requests.segments
-    made = [Replayed(text, total, True, peak_bytes, segments, requests.failed_event)]
-    if memory_bytes is not None:
-        made.append(served(text, recorded, memory_bytes))
-    made += [
-        served(each, rules, memory_bytes or total)
-        for each, rules in wanted.items()
-        if each != text
-    ]
+    was = Replayed(text, total, True, peak_bytes, segments, requests.failed_event)
+    asked = {} if memory_bytes is None else {text: recorded}
+    asked |= {each: rules for each, rules in wanted.items() if each != text}
     return ReplayOf(
         device,
-        tuple(made),
+        (was, *(served(*each, memory_bytes or total) for each in asked.items())),
         again_bytes=again.peak_reserved_bytes,
-        again_failed=again.failed_event is not None,
-        notes=(*notes, *requests.notes),
+        again_failed=again.fails,
+        notes=tuple(dict.fromkeys((*notes, *requests.notes))),
     )
 
 
@@ -104,10 +96,7 @@ def replays(
 
 
 class Requests:
-    """All that one device's history asks for.
-
-    The entries are gone through once; then it is known what was there before them.
-    """
+    """All that one device's history asks for."""
 
     def __init__(
         self,
@@ -115,166 +104,81 @@ class Requests:
         final: Sequence[Entry],
         settings: AllocatorSettings,
     ) -> None:
-        self.steps: list[Step] = []  # in order
-        # when memory that another stream used was free again, by its number
-        self.late: dict[int, int] = {}
+        self._history, self._settings = History(trace, final), settings
+        self._trace = trace
+        self.steps = self._steps()  # in order
         # places of the steps at which the program emptied the cache
         self.emptied: set[int] = set()
         # what this process could have, as its last error tells
         self.total_bytes: int | None = None
         self.failed_event: int | None = None  # the last error
-        self.peak_reserved_bytes = 0  # the most that was taken from the driver
-        self.segments = 0  # how many there were, or how often memory was mapped
-        # what cannot be told, in sentences
-        self.notes: dict[str, None] = {}
-        self._settings, self._trace = settings, trace
-        self._number = count()  # of pieces of memory
-        self._held: dict[int, Step] = {}  # by address, what was in use before
-        self._live: dict[int, int] = {}  # the piece at an address
-        self._awaited: dict[int, int] = {}  # those given back and not free as yet
-        self._met: set[int] = set()
-        self._waiting: list[Step] = []  # pieces given back before the recording
-        self._level = self._highest = 0  # of what was taken from the driver meanwhile
-        # what was given back to the driver at once: its place, and what would have
-        # been taken without it, where a request followed that needed new memory
-        self._returns: list[tuple[int, int | None]] = []
-        self._read()
-        self._compare_end(final)
-        self._conclude(final)
-
-    def _conclude(self, final: Sequence[Entry]) -> None:
-        """What is known once all is read: what there was before, and what that says."""
-        before = sum(each["total_size"] for each in final) - self._level
-        if before < 0:
-            self._is_cut()
-        self.peak_reserved_bytes = before + self._highest
-        actions = Counter(each["action"] for each in self._trace)
+        # the most that was taken from the driver
+        self.peak_reserved_bytes = max(self._history.reserved)
+        actions = Counter(each["action"] for each in trace)
+        # how many there were, or how often memory was mapped
         self.segments = actions["segment_free"] + actions["segment_map"]
         self.segments += sum(not each["is_expandable"] for each in final)
-        if self.total_bytes is not None:
-            self.total_bytes += before
-        most = self.total_bytes or self.peak_reserved_bytes
-        for at, wanted in self._returns:
-            collects = self._settings.garbage_collection_threshold
-            if not collects and (wanted is None or wanted + before <= most):
-                self.emptied.add(at)
-            elif wanted is not None and self.total_bytes is None:
-                self.notes[SHORT_OR_EMPTIED] = None
-        held = [step for _, step in sorted(self._held.items())]
-        self.steps[:0] = [*held, *self._waiting]
+        # what cannot be told, in sentences
+        self.notes = [_CUT] * self._history.is_cut
+        for step in self.steps:
+            if step.kind == FAIL:
+                self._fail(step)
+        for step in self.steps:
+            if step.kind == RETURN:
+                self._return(step.at)
 
-    def _read(self) -> None:
-        """Make steps of the entries."""
-        event = 0
+    def _steps(self) -> list[Step]:
+        history, steps = self._history, []
+        pieces = sorted(history.pieces, key=lambda each: each.address)
+        for number, each in enumerate(pieces):
+            what = each.nbytes, each.stream, number, each.free
+            for kind, at in ((TAKE, each.began), (GIVE_BACK, each.ended)):
+                if at is not None:
+                    steps.append(Step(kind, at, history.events[at + 1], *what))
         for at, entry in enumerate(self._trace):
-            action = entry["action"]
-            event += action in EVENTS
-            if action == "alloc":
-                self._take(entry, at, event)
-            elif action == "free_requested":
-                self._give_back(entry, at, event)
-            elif action == "free_completed":
-                self._complete(entry, at)
-            elif action in GREW:
-                self._level += entry["size"]
-                self._highest = max(self._highest, self._level)
-            elif action in SHRANK:
-                self._return(entry, at)
-            elif action == "oom":
-                self._fail(entry, at, event)
+            if entry["action"] == "oom":
+                asked = entry["size"], entry["stream"], -1
+                steps.append(Step(FAIL, at, history.events[at + 1], *asked))
+            # What went back at once is one step, at the first of its entries.
+            elif entry["action"] in SHRANK and not self._went_back_at(at - 1):
+                steps.append(Step(RETURN, at))
+        # What was there before is asked for first; else an address is free before it
+        # is taken again.
+        steps.sort(
+            key=lambda each: (each.at, each.kind if each.at >= 0 else -each.kind)
+        )
+        return steps
 
-    def _take(self, entry: Entry, at: int, event: int) -> None:
-        address = entry["addr"]
-        gone = self._live.pop(address, None)
-        if gone is not None:  # that it was given back is missing
-            self.steps.append(Step(GIVE_BACK, at, event, gone))
-            self._is_cut()
-        elif address in self._awaited:  # its completion is missing
-            self.late[self._awaited.pop(address)] = at - 1
-        piece = self._live[address] = next(self._number)
-        self._met.add(address)
-        self.steps.append(Step(TAKE, at, event, piece, entry["size"], entry["stream"]))
+    def _went_back_at(self, at: int) -> bool:
+        return at >= 0 and self._trace[at]["action"] in SHRANK
 
-    def _give_back(self, entry: Entry, at: int, event: int) -> None:
-        address = entry["addr"]
-        piece = self._live.pop(address, None)
-        if piece is None:
-            if address in self._met:
-                self._is_cut()
-                return
-            piece = self._was_before(entry, address)
-        self.steps.append(Step(GIVE_BACK, at, event, piece))
-        following = self._trace[at + 1] if at + 1 < len(self._trace) else {}
-        done = following.get("action"), following.get("addr")
-        if done != ("free_completed", address):
-            self._awaited[address] = piece
-            self.late[piece] = _NEVER
-
-    def _complete(self, entry: Entry, at: int) -> None:
-        address = entry["addr"]
-        piece = self._awaited.pop(address, None)
-        if piece is None and address not in self._met:
-            piece = self._was_before(entry, address)
-            self._waiting.append(Step(GIVE_BACK, -1, 0, piece))
-        if piece is not None:
-            self.late[piece] = at
-
-    def _return(self, entry: Entry, at: int) -> None:
-        """What went back at once is one step, at the first of its entries."""
-        trace = self._trace
-        if not at or trace[at - 1]["action"] not in SHRANK:
-            left = islice(trace, at, None)
-            following = next((e for e in left if e["action"] not in SHRANK), None)
-            wanted = None
-            if following is not None and following["action"] in ("oom", *GREW):
-                size = following["size"]
-                if following["action"] == "oom":
-                    size = self._settings.segment_bytes(size)
-                wanted = self._level + size
-            self._returns.append((at, wanted))
-            self.steps.append(Step(RETURN, at, -1))
-        self._level -= entry["size"]
-
-    def _fail(self, entry: Entry, at: int, event: int) -> None:
-        size, free = entry["size"], entry.get("device_free")
-        self.steps.append(Step(FAIL, at, event, -1, size, entry["stream"]))
-        self.failed_event = event
+    def _fail(self, step: Step) -> None:
+        self.failed_event = step.event
+        free = self._trace[step.at].get("device_free")
         if free is not None:
-            self.total_bytes = self._level + free
-            segment = self._settings.segment_bytes(size)
+            level = self._history.reserved[step.at]
+            self.total_bytes = level + free
+            segment = self._settings.segment_bytes(step.nbytes)
             if segment <= free and not self._settings.expandable_segments:
                 # A share was all that was allowed.
-                self.total_bytes = self._level + segment - 1
+                self.total_bytes = level + segment - 1
 
-    def _compare_end(self, final: Sequence[Entry]) -> None:
-        """Add what is there in the end and was before."""
-        there = set()
-        for segment in final:
-            for block in segment["blocks"]:
-                address = block["address"]
-                if block["state"] == INACTIVE:
-                    continue
-                there.add(address)
-                if address not in self._met:
-                    size = block["requested_size"] or block["size"]
-                    piece = self._was_before({**segment, "size": size}, address)
-                    if block["state"] != "active_allocated":
-                        self._waiting.append(Step(GIVE_BACK, -1, 0, piece))
-                        self.late[piece] = _NEVER
-                elif address not in self._live and address not in self._awaited:
-                    self._is_cut()
-        if not there >= self._live.keys():
-            self._is_cut()
-
-    def _is_cut(self) -> None:
-        self.notes[_CUT] = None
-
-    def _was_before(self, entry: Entry, address: int) -> int:
-        piece = next(self._number)
-        step = Step(TAKE, -1, 0, piece, entry["size"], entry["stream"])
-        self._held[address] = step
-        self._met.add(address)
-        return piece
+    def _return(self, at: int) -> None:
+        """Whether the program emptied the cache, or a request needed new memory."""
+        left = islice(self._trace, at, None)
+        following = next((e for e in left if e["action"] not in SHRANK), {})
+        action, wanted = following.get("action"), 0
+        if action in ("oom", *GREW):
+            wanted = self._history.reserved[at] + (
+                self._settings.segment_bytes(following["size"])
+                if action == "oom"
+                else following["size"]
+            )
+        most = self.total_bytes or self.peak_reserved_bytes
+        if not self._settings.garbage_collection_threshold and wanted <= most:
+            self.emptied.add(at)
+        elif wanted and self.total_bytes is None:
+            self.notes.append(SHORT_OR_EMPTIED)
 
 
 # -------------------------------------------------------------------- served again
@@ -310,7 +214,7 @@ class Replay:
         for step in self._requests.steps:
             self._now = step.at
             if step.kind == GIVE_BACK:
-                self._give_back(step.piece)
+                self._give_back(step)
             elif step.kind == RETURN:
                 if step.at in self._requests.emptied:
                     self.allocator.empty_cache()
@@ -331,14 +235,13 @@ class Replay:
         """What a step asks for."""
         return self.allocator.allocate(step.nbytes, step.stream)
 
-    def _give_back(self, piece: int) -> None:
+    def _give_back(self, step: Step) -> None:
         """Free a piece, at once or when the recording says so."""
-        block = self._blocks.pop(piece, None)
+        block = self._blocks.pop(step.piece, None)
         if block is None:
             return
-        until = self._requests.late.get(piece)
-        if until is not None:
-            self.allocator.record_stream(block, self._stream_until(until))
+        if step.free is not None:
+            self.allocator.record_stream(block, self._stream_until(step.free))
         self.allocator.free(block)
 
     # -------------------------------------------------- as the driver of the allocator

@@ -16,7 +16,7 @@ import msgspec
 
 from gpumagic.errors import GpuMagicError, first_line
 from gpumagic.gpu_open.files import ends_early, opened
-from gpumagic.gpu_open.trace_records import FileRead
+from gpumagic.gpu_open.records import FileRead
 from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import printable
 
@@ -67,7 +67,6 @@ class _Entry(msgspec.Struct, gc=False):
     stream: _Number = 0
     addr: _Number | None = None
     device_free: _Number | None = None
-    time_us: _Number | None = None
     frames: Any = None
 
 
@@ -117,24 +116,19 @@ def snapshot_in(file: Opened) -> Snapshot:
     """The snapshot in a file that has been opened."""
     name = printable(file.name, _LONGEST_NAME)
     found = _plain(file, name)
-    if isinstance(found, list):  # of `torch.cuda.memory_snapshot()`
-        found = {"segments": found}
     try:
-        if not isinstance(found, dict) or found.keys().isdisjoint(
-            ("segments", "device_traces")
-        ):
-            raise TypeError("it has no segments")  # noqa: TRY301
         whole = msgspec.convert(found, _Whole)
     except (msgspec.ValidationError, TypeError) as error:
         why = printable(first_line(error), 90)
         raise GpuMagicError(f"{name} is no memory snapshot: {why}", _HOW) from None
+    if found.keys().isdisjoint(("segments", "device_traces")):
+        raise GpuMagicError(f"{name} is no memory snapshot: it has no segments", _HOW)
     traces = [list(_entries(each or ())) for each in whole.device_traces]
-    count = sum(map(len, traces))
     return Snapshot(
         [_segment(each) for each in whole.segments],
         traces,
         _settings(whole.allocator_settings),
-        FileRead(file.name, len(file.data), count, folder=file.folder),
+        FileRead(file.name, len(file.data), sum(map(len, traces)), folder=file.folder),
     )
 
 

@@ -12,8 +12,9 @@ import math
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -21,20 +22,75 @@ from gpumagic.devices import kineto
 from gpumagic.errors import GpuMagicError, first_line
 from gpumagic.gpu_open.files import AGAIN, ends_early, opened
 from gpumagic.gpu_open.host import STEP, is_users
-from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents, Work
-from gpumagic.gpu_open.trace_records import FileRead
+from gpumagic.gpu_open.records import FileRead
 from gpumagic.report.events import SpanKind
 from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import printable, shortened
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from gpumagic.gpu_open.files import Opened
 
+
+class Work(NamedTuple):
+    """What a device did."""
+
+    name: str  # as the file has it
+    kind: SpanKind  # kernel, copy or fill
+    communicates: bool  # whether it is a kernel of NCCL, RCCL or the like
+    start_ns: int  # by the clock of the file
+    end_ns: int  # not before the start
+    # which one, as the file numbers them; None where it does not tell
+    device: int | None
+    stream: int | None  # likewise
+    # the place of the call that launched it in `TraceEvents.calls`; None where none
+    # is known. All that a graph holds has the call that launched it.
+    call: int | None = None
+    # of what communicates, all that the file tells; None of the others
+    args: Mapping[str, Any] | None = None
+
+
+class HostEvent(NamedTuple):
+    """What a thread of the host did; the first three are a row of a timeline."""
+
+    start_ns: int
+    end_ns: int
+    name: str
+    thread: Any  # as the file numbers or names them
+
+
+@dataclass
+class TraceEvents:
+    """One file, each list in order of the beginnings, what lasts longer first."""
+
+    file: FileRead
+    work: list[Work] = field(default_factory=list)  # what devices did
+    # calls of the runtime and the driver of the device
+    calls: list[HostEvent] = field(default_factory=list)
+    operators: list[HostEvent] = field(default_factory=list)  # of torch
+    # what the user, or a library, has annotated; also steps
+    marks: list[HostEvent] = field(default_factory=list)
+    # the user's own functions, where the trace has stacks: names as the file has them,
+    # such as `train.py(12): step`
+    python: list[HostEvent] = field(default_factory=list)
+    # the thread that steps are marked on, or that launched most
+    main_thread: Any = None
+    rank: int | None = None
+    world_size: int | None = None
+    # by device, where the file tells
+    device_names: dict[int, str] = field(default_factory=dict)
+    simulated: bool = False
+    # whether the clock of the file counts from then; a simulated one counts from the
+    # beginning of its machine, for all processes alike
+    since_1970: bool = False
+
+
 _MOST_UNKNOWN = 20
 _AT_ONCE = 1_000  # entries: more of them do not fit into the processor's cache
-_MOST_NUMBER = 2**61  # so that two of them added are a number of 64 bits
+# So that two of them added are a number of 64 bits.
+_Whole = Annotated[int, msgspec.Meta(gt=-(2**61), lt=2**61)]
 _MOST_US = 2e15
 _FIRST_NS = 10**18  # in 2001: a clock that is later counts from 1970 on
 
@@ -42,7 +98,7 @@ _FIRST_NS = 10**18  # in 2001: a clock that is later counts from 1970 on
 _WORK = {**kineto.DEVICE_WORK, "copy": SpanKind.COPY, "fill": SpanKind.FILL}
 # Of ours, by names that `kineto.kind_of_call` understands.
 _SIMULATED_CALLS = {"launch": "Launch {}", "wait": "{} (Synchronize)"}
-_CALLS = (*kineto.CALLS, "hip", *_SIMULATED_CALLS)
+_CALLS = (*kineto.CALLS, "hip")
 _OPERATORS = frozenset({kineto.OPERATION, "host"})
 # Known, and nothing that anybody did: what a device was doing for an annotation, or was
 # waiting for; what the profiler itself took; the time that it was on.
@@ -113,6 +169,18 @@ class _Device(msgspec.Struct):
     name: str
 
 
+class _Job(msgspec.Struct):
+    rank: _Whole | None = None
+    world_size: _Whole | None = None
+
+
+class _Simulated(msgspec.Struct):
+    """What `simulator/observing.py` says of its machine."""
+
+    machine: str
+    began_ns: _Whole | None = None
+
+
 class _File(msgspec.Struct, rename="camel"):
     trace_events: list[msgspec.Raw]
     distributed_info: Any = None
@@ -138,8 +206,7 @@ def read(path: str | Path) -> TraceEvents:
             found = _decoded(file.data)
             if not found.trace_events:
                 raise GpuMagicError(f"there is no event in {shown}", AGAIN)
-            count, nbytes = len(found.trace_events), len(file.data)
-            rows = _Rows(found)
+            rows = _Rows(found, file)
             rows.take(found.trace_events)
         except (msgspec.DecodeError, RecursionError) as error:
             if "truncated" in str(error):
@@ -149,7 +216,7 @@ def read(path: str | Path) -> TraceEvents:
             raise GpuMagicError(problem, AGAIN) from None
         found.trace_events.clear()
         file.data.clear()  # so that there is room for what is made of it
-        return rows.events(file, count, nbytes)
+        return rows.in_order()
 
 
 def _decoded(data: bytearray | bytes) -> _File:
@@ -167,26 +234,45 @@ def _decoded(data: bytearray | bytes) -> _File:
 class _Rows:
     """Sorts entries into rows; what is none is counted."""
 
-    def __init__(self, found: _File) -> None:
-        self._found = found
-        self._machine = _machine(found)
+    def __init__(self, found: _File, file: Opened) -> None:
+        job = _as(_Job, found.distributed_info) or _Job()
+        if job.rank is None and (named := _RANK.search(file.name)):
+            job.rank = int(named[named.lastindex or 0])
+        self._simulated: _Simulated | None = _as(_Simulated, found.other_data)
         first = _first(found)
-        self._since_ns = _since_ns(found, first)
+        self._since_ns = self._counted_since(found, first)
         self._zero_us = math.floor(first.ts) if first.ts < _MOST_US else 0
         self._base_ns = (self._since_ns or 0) + self._zero_us * 1000
         self._sends = functools.cache(_COMMUNICATES.search)
         self._is_users = functools.cache(is_users)
+        told = found.device_properties
+        devices = [_as(_Device, e) for e in (told if isinstance(told, list) else [])]
+        size, count = len(file.data), len(found.trace_events)
+        self._events = TraceEvents(
+            FileRead(shortened(file.name, 200), size, count, folder=file.folder),
+            rank=job.rank,
+            world_size=job.world_size,
+            device_names={each.id: each.name for each in filter(None, devices)},
+            simulated=self._simulated is not None,
+            since_1970=self._since_ns is not None,
+        )
         # Before calls are known: work, and calls, with the correlation by which they
         # find each other.
         self._work: list[tuple[Any, ...]] = []
         self._calls: list[tuple[HostEvent, Any]] = []
-        self._operators: list[HostEvent] = []
-        self._marks: list[HostEvent] = []
-        self._python: list[HostEvent] = []
         # what operators tell of collectives, by thread: start, end, arguments
         self._told: defaultdict[Any, list[tuple[int, int, _Args]]] = defaultdict(list)
         self._names: dict[str, str] = {}  # each kept once
         self._unknown: Counter[str] = Counter()
+
+    def _counted_since(self, found: _File, first: _Entry) -> int | None:
+        """What is to be added to count from 1970 on; None where that is not known."""
+        if self._simulated is not None:
+            return self._simulated.began_ns
+        if _FIRST_NS < first.ts * 1000 < math.inf:
+            return 0
+        base: int | None = _as(_Whole, found.base_time_nanoseconds)
+        return base if base is not None and base > _FIRST_NS else None
 
     def take(self, entries: list[msgspec.Raw]) -> None:
         """Make rows of entries, some thousand at once: few of them are in memory."""
@@ -209,12 +295,19 @@ class _Rows:
             self._take_operators(its)
         elif small in _WORK:
             self._take_work(_WORK[small], its)
+        elif small in _SIMULATED_CALLS:
+            for row in self._timed(its):
+                name = _SIMULATED_CALLS[small].format(row.name)
+                self._calls.append((row._replace(name=name), row.end_ns))
         elif small.endswith(_CALLS):
-            self._take_calls(_SIMULATED_CALLS.get(small), its)
+            keys = (each.args.correlation if each.args else None for each in its)
+            self._calls += zip(self._timed(its), keys, strict=True)
         elif small == kineto.MARK:
-            self._marks += self._timed(its)
+            self._events.marks += self._timed(its)
         elif small == "python_function":
-            self._python += self._timed([e for e in its if self._is_users(e.name)])
+            self._events.python += self._timed(
+                [e for e in its if self._is_users(e.name)]
+            )
         elif small not in _NO_ROWS:
             self._unknown[printable(kind, 40) or "without a kind"] += len(its)
 
@@ -235,19 +328,10 @@ class _Rows:
 
     def _take_operators(self, entries: list[_Entry]) -> None:
         rows, own = self._timed(entries), kineto.OWN_TRACES
-        self._operators += [each for each in rows if not each[2].startswith(own)]
+        self._events.operators += [each for each in rows if not each[2].startswith(own)]
         for row, entry in zip(rows, entries, strict=True):
             if row[2] == _COLLECTIVE and entry.args:
                 self._told[row.thread].append((*row[:2], entry.args))
-
-    def _take_calls(self, spelled: str | None, entries: list[_Entry]) -> None:
-        for row, entry in zip(self._timed(entries), entries, strict=True):
-            if spelled is None:
-                key = entry.args.correlation if entry.args else None
-                self._calls.append((row, key))
-            else:
-                name = spelled.format(row.name)
-                self._calls.append((row._replace(name=name), row.end_ns))
 
     def _take_work(self, kind: SpanKind, entries: list[_Entry]) -> None:
         is_kernel = kind is SpanKind.KERNEL
@@ -267,41 +351,30 @@ class _Rows:
 
     # ---------------------------------------------------------------- altogether
 
-    def events(self, file: Opened, count: int, nbytes: int) -> TraceEvents:
-        """All rows in order, with what the file tells beside them."""
-        job = self._found.distributed_info
-        job = job if isinstance(job, dict) else {}
-        rank = _whole(job.get("rank"))
-        if rank is None and (named := _RANK.search(file.name)):
-            rank = int(named[named.lastindex or 0])
-        names = _device_names(self._found.device_properties)
-        if self._machine is not None:
-            devices = {row[4] for row in self._work} - {None}
-            names = dict.fromkeys(devices, self._machine)
-        for rows in (self._operators, self._marks, self._python):
+    def in_order(self) -> TraceEvents:
+        """All rows in order, each piece of work with its call."""
+        events = self._events
+        unknown = tuple(self._unknown.most_common(_MOST_UNKNOWN))
+        events.file = replace(events.file, unknown=unknown)
+        if self._simulated is not None:
+            worked = {row[4] for row in self._work}
+            events.device_names = dict.fromkeys(worked, self._simulated.machine)
+        for rows in (events.operators, events.marks, events.python):
             rows.sort(key=_order)
         self._calls.sort(key=lambda call: _order(call[0]))
-        calls = [call for call, _ in self._calls]
-        return TraceEvents(
-            FileRead(
-                shortened(file.name, 200),
-                nbytes,
-                count,
-                unknown=tuple(self._unknown.most_common(_MOST_UNKNOWN)),
-                folder=file.folder,
-            ),
-            self._called(),
-            calls,
-            self._operators,
-            self._marks,
-            self._python,
-            main_thread=self._main_thread(calls),
-            rank=rank,
-            world_size=_whole(job.get("world_size")),
-            device_names=names,
-            simulated=self._machine is not None,
-            since_1970=self._since_ns is not None,
-        )
+        events.calls = [call for call, _ in self._calls]
+        events.work = self._called()
+        # The thread that steps are marked on, or that launched most.
+        kind_of = functools.cache(kineto.kind_of_call)
+        for threads in (
+            [row.thread for row in events.marks if row.name.startswith(STEP)],
+            [e.thread for e in events.calls if kind_of(e.name) is SpanKind.LAUNCH],
+            [row.thread for row in events.operators],
+        ):
+            if threads:
+                events.main_thread = Counter(threads).most_common(1)[0][0]
+                break
+        return events
 
     def _called(self) -> list[Work]:
         """Work in order, each piece with its call."""
@@ -332,18 +405,6 @@ class _Rows:
         at = bisect_right(told, call.start_ns, key=itemgetter(0)) - 1
         return _told(told[at][2]) if at >= 0 and told[at][1] >= call.start_ns else {}
 
-    def _main_thread(self, calls: list[HostEvent]) -> Any:
-        """The one that steps are marked on, or that launched most."""
-        kind_of = functools.cache(kineto.kind_of_call)
-        for threads in (
-            (row.thread for row in self._marks if row.name.startswith(STEP)),
-            (row.thread for row in calls if kind_of(row.name) is SpanKind.LAUNCH),
-            (row.thread for row in self._operators),
-        ):
-            for thread, _ in Counter(threads).most_common(1):
-                return thread
-        return None
-
 
 def _order(row: tuple[Any, ...]) -> tuple[int, int]:
     """By their beginnings; of those that begin together the longest first."""
@@ -360,39 +421,14 @@ def _first(found: _File) -> _Entry:
     return _Entry()
 
 
-def _since_ns(found: _File, first: _Entry) -> int | None:
-    """What is to be added to count from 1970 on; None where that is not known."""
-    if _machine(found) is not None:
-        return _whole(found.other_data.get("began_ns"))
-    if _FIRST_NS < first.ts * 1000 < math.inf:
-        return 0
-    base = _whole(found.base_time_nanoseconds)
-    return base if base is not None and base > _FIRST_NS else None
-
-
-def _machine(found: _File) -> str | None:
-    """What `simulator/tracing.py` says of the machine; None of a real one."""
-    told = found.other_data
-    name = told.get("machine") if isinstance(told, dict) else None
-    return name if isinstance(name, str) else None
-
-
-def _whole(value: Any) -> int | None:
-    """A number that can be a count; None for anything else."""
-    return value if type(value) is int and abs(value) < _MOST_NUMBER else None
+def _as(kind: Any, told: Any) -> Any:
+    """What a file tells of something; None for anything else."""
+    with contextlib.suppress(msgspec.ValidationError):
+        return msgspec.convert(told, kind)
+    return None
 
 
 def _told(args: _Args) -> dict[str, Any]:
     """What an entry tells of what ranks did together, in the words of the file."""
     told = ((key, getattr(args, field)) for field, key in _TOLD.items())
     return {key: value for key, value in told if value is not None}
-
-
-def _device_names(told: Any) -> dict[Any, str]:
-    """What the devices of the machine are called, by their numbers."""
-    names = {}
-    for each in told if isinstance(told, list) else []:
-        with contextlib.suppress(msgspec.ValidationError):
-            device = msgspec.convert(each, _Device)
-            names[device.id] = device.name
-    return names

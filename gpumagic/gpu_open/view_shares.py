@@ -39,10 +39,6 @@ HINTS = {
     "input": "`%pin_loader LOADER` on its machine; compare disk and CPU with another",
     "host late": "compare its CPU with another's: other processes, threads, clock",
 }
-SLOWER_IN_ALL = "is slower in all that it does"
-HINT_SLOWER_IN_ALL = (
-    "a slower clock, heat or a shared GPU: `nvidia-smi -q -d PERFORMANCE`"
-)
 IN_TURN = "now one rank is late, now another, and all wait for it"
 HINT_IN_TURN = "give all ranks batches of one size: sort or bucket by length"
 

@@ -13,8 +13,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.gpu_ranks.answer_times import RanksReport, RankTime
-from gpumagic.gpu_ranks.answer_where import open_at_the_end
-from gpumagic.gpu_ranks.answers import Done, each_once, read_answer
+from gpumagic.gpu_ranks.answer_where import open_calls
+from gpumagic.gpu_ranks.answers import FOR_EVER, Done, each_once, read_answer
 from gpumagic.gpu_ranks.unfinished import unfinished_of
 from gpumagic.report.collectives import (
     Attendance,
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from gpumagic.gpu_ranks.answers import Answer
-    from gpumagic.report.collectives import Latest, Share
+    from gpumagic.report.collectives import Latest
 
 _NS = 1_000_000_000
-_FOR_EVER = 1 << 62  # nanoseconds
 _LEAST_S = 0.005  # of a cell: less comes and goes with whatever else a host does
 _LEAST_UNWAITED_S = 0.05  # likewise, where nobody has waited for it
 _PART_OF_IT = 0.5  # of what the slowest spends more: then it lies there
@@ -70,7 +69,7 @@ def of_answers(read: Sequence[Answer], *, with_memory: bool = False) -> RanksRep
         with_memory=with_memory,
         unfinished=unfinished,
         ranks=len(read),
-        waiting=open_at_the_end(read) if unfinished else (),
+        waiting=open_calls(read) if unfinished else (),
         runs_out_first=min(left, key=lambda name: left[name], default=None),
         odd_in_memory=tuple(odd_ones(peaks)),
         told_by=next((each.told_by for each in done.values() if each.told_by), ""),
@@ -110,15 +109,23 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
     if not all(each.by_model for each in through.values()):  # a model has no noise
         slowest = _standing_out(own_s, blamed_s)
     others_s = median([s for n, s in own_s.items() if n != slowest] or [0.0])
-    times = tuple(_time(each, waits.shares[each.name]) for each in through.values())
-    errors_ns = [
-        each.error_ns for each in offsets.values() if each.error_ns is not None
-    ]
+    times = tuple(
+        RankTime(
+            each.name,
+            elapsed_s=(each.ended_ns - each.began_ns) / _NS,
+            own_s=own_s[each.name],
+            waits_s=waits.shares[each.name].waits_ns / _NS,
+            moves_s=waits.shares[each.name].moves_ns / _NS,
+            blamed_s=blamed_s[each.name],
+            last=waits.shares[each.name].last,
+        )
+        for each in through.values()
+    )
+    errors_ns = [e.error_ns for e in offsets.values() if e.error_ns is not None]
     return RanksReport(
         times=times,
         matched=len(waits.latest),
         unmatched=waits.untold,
-        waits_more_s=max(share.more_ns for share in waits.shares.values()) / _NS,
         slowest=slowest,
         ratio=own_s[slowest] / others_s if slowest is not None and others_s else None,
         during=_during(through, slowest),
@@ -132,26 +139,19 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
 
 
 def _is_part(done: Done) -> bool:
-    return done.from_ns is not None or done.until_ns is not None
+    return done.from_ns > -FOR_EVER or done.until_ns < FOR_EVER
 
 
 def _offsets(done: Mapping[int, Done]) -> Mapping[int, Offset]:
     """What is added to the clock of each rank to have one for all.
 
-    Ranks of one host have one clock, or have told how theirs stands to that of rank 0;
-    else clocks are put together by the ends of what ranks did together.
+    Ranks of one machine have one clock, also in several containers; else clocks are put
+    together by the ends of what ranks did together.
     """
     by_model = any(each.by_model for each in done.values())
-    hosts = {(each.seat.host, each.seat.machine) for each in done.values()}
-    if len(hosts) == 1 and not by_model:
+    machines = {each.seat.machine or each.seat.host for each in done.values()}
+    if len(machines) == 1 and not by_model:
         return {name: Offset(0, 0) for name in done}
-    told = {
-        name: Offset(each.offset_ns, each.offset_error_ns)
-        for name, each in done.items()
-        if each.offset_ns is not None
-    }
-    if not by_model and len(told) == len(done):
-        return told
     if not all(each.has_ends for each in done.values()):
         return {}
     ends: dict[int, dict[Hashable, int]] = {
@@ -175,35 +175,14 @@ def _known_of_all(
     """
     if not any(map(_is_part, done.values())) or len(offsets) < len(done):
         return done
-    begins = (
-        each.from_ns + offsets[name].ns
-        for name, each in done.items()
-        if each.from_ns is not None
-    )
-    ends = (
-        each.until_ns + offsets[name].ns
-        for name, each in done.items()
-        if each.until_ns is not None
-    )
-    first_ns, last_ns = max(begins, default=-_FOR_EVER), min(ends, default=_FOR_EVER)
+    first_ns = max(each.from_ns + offsets[name].ns for name, each in done.items())
+    last_ns = min(each.until_ns + offsets[name].ns for name, each in done.items())
     if first_ns >= last_ns:
         return {}
     return {
-        name: _within(each, first_ns - offsets[name].ns, last_ns - offsets[name].ns)
+        name: each.within(first_ns - offsets[name].ns, last_ns - offsets[name].ns)
         for name, each in done.items()
     }
-
-
-def _within(done: Done, first_ns: int, last_ns: int) -> Done:
-    """What it did between two moments."""
-    began_ns = min(max(done.began_ns, first_ns), done.ended_ns)
-    ended_ns = max(min(done.ended_ns, last_ns), began_ns)
-    kept = (
-        each
-        for each in done.collectives
-        if began_ns <= each.arrived_ns and each.ended_ns <= ended_ns
-    )
-    return replace(done, began_ns=began_ns, ended_ns=ended_ns, collectives=tuple(kept))
 
 
 def _with_ends(done: dict[int, Done], offsets: Mapping[int, Offset]) -> dict[int, Done]:
@@ -236,19 +215,6 @@ def _with_ends(done: dict[int, Done], offsets: Mapping[int, Offset]) -> dict[int
             rows.append(row._replace(arrived_ns=arrived_ns, ended_ns=end_ns))
         found[name] = replace(each, collectives=tuple(rows))
     return found
-
-
-def _time(each: Done, share: Share) -> RankTime:
-    return RankTime(
-        each.name,
-        elapsed_s=(each.ended_ns - each.began_ns) / _NS,
-        own_s=share.own_ns / _NS,
-        waits_s=share.waits_ns / _NS,
-        moves_s=share.moves_ns / _NS,
-        blamed_s=share.blamed_ns / _NS,
-        last=share.last,
-        flags=tuple(each.flags.items()),
-    )
 
 
 # ------------------------------------------------------------------- who stands out
@@ -285,14 +251,16 @@ def _during(done: Mapping[int, Done], slowest: int | None) -> str | None:
     return phase
 
 
-def _differently(done: Mapping[int, Done], slowest: int | None) -> tuple[str, ...]:
+def _differently(
+    done: Mapping[int, Done], slowest: int | None
+) -> tuple[tuple[str, str], ...]:
     """What its timing found, and that of fewer than half of the others."""
     if slowest is None:
         return ()
     others = [each.flags for name, each in done.items() if name != slowest]
     return tuple(
-        flag
-        for flag in done[slowest].flags
+        (flag, text)
+        for flag, text in done[slowest].flags.items()
         if 2 * sum(flag in its for its in others) < len(others)
     )
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from gpumagic.drawing import (
     Column,
     Grid,
-    Histogram,
     Note,
     Paragraph,
     Property,
@@ -17,12 +16,13 @@ from gpumagic.drawing import (
     Table,
     how_measured,
 )
+from gpumagic.drawing.document import MOST_ROWS
 from gpumagic.gpu_open.view_shares import Row, ranged
-from gpumagic.gpu_ranks.answers import LOAD, MANY
+from gpumagic.gpu_ranks.answers import LOAD
 from gpumagic.report.units import bytes_text, count_text, part_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Part
     from gpumagic.gpu_ranks.answer_times import RanksReport
@@ -73,18 +73,20 @@ def memory_parts(report: RanksReport, names: Names) -> Iterator[Part]:
         odd.insert(0, report.runs_out_first)
     if known:
         yield _picture(known, odd, names)
-        alone = [each for each in memory if each.name in odd or len(memory) <= 2]
+        alone = [e for e in memory if e.name in odd or len(memory) <= MOST_ROWS]
         rows = [Row(names.one(each.name), (each,)) for each in alone]
         if others := tuple(each for each in memory if each not in alone):
             rows.append(Row(count_text(len(others), "other"), others))
-        yield _table("After the cell", rows)
+        properties = (
+            Property(Column("Rank"), lambda row: row.name),
+            ranged("Peak", lambda each: each.peak_bytes, bytes_text),
+            ranged("Below its limit", lambda each: each.left_bytes, bytes_text),
+        )
+        yield Table.of("After the cell", properties, rows)
 
 
 def _picture(known: Sequence[RankMemory], odd: Sequence[int], names: Names) -> Part:
-    """The odd ones and the fullest of the others; of very many a distribution."""
-    if len(known) > MANY:
-        peaks = [float(each.peak_bytes or 0) for each in known]
-        return Histogram(f"Peaks of {len(peaks):,} ranks", peaks, bytes_text)
+    """The odd ones and the fullest of the others."""
     ordered = sorted(known, key=lambda e: (e.name not in odd, -(e.peak_bytes or 0)))
     shown = sorted(ordered[:_MOST_BARS], key=lambda each: each.name)
     stacks = tuple(
@@ -98,33 +100,17 @@ def _picture(known: Sequence[RankMemory], odd: Sequence[int], names: Names) -> P
         )
         for each in shown
     )
-    some = f"{len(shown)} of {len(known)} ranks: " if len(shown) < len(known) else ""
+    some = f"{len(shown)} of {len(known):,} ranks: " if len(shown) < len(known) else ""
     legend = (("in use", "at the peak"), ("free", ""))
     return Stacks(f"{some}peak and limit".capitalize(), stacks, legend)
 
 
-def memory_of_every(report: RanksReport, names: Names) -> Table:
-    """Each rank in figures."""
-    return _table("", [Row(names.one(each.name), (each,)) for each in report.memory])
-
-
-def _table(caption: str, rows: Iterable[Row]) -> Table:
-    properties = (
-        Property(Column("Rank"), lambda row: row.name),
-        ranged("Peak", lambda each: each.peak_bytes, bytes_text),
-        ranged("Below its limit", lambda each: each.left_bytes, bytes_text),
-        ranged("In use now", lambda each: each.allocated_bytes, bytes_text),
-        ranged("Reserved", lambda each: each.reserved_bytes, bytes_text),
-    )
-    return Table.of(caption, properties, rows)
-
-
 def memory_notes(report: RanksReport, names: Names) -> Iterator[Note]:
     """Who would run out first, else who is odd."""
-    nearest = next((e for e in report.memory if e.name == report.runs_out_first), None)
-    if nearest is not None and _is_near(nearest):
-        text = f"{names.one(nearest.name)} would run out first"
-        hint = f"a smaller batch there; {_asks(report, nearest.name)}"
+    first = next((e for e in report.memory if e.name == report.runs_out_first), None)
+    if first is not None and (first.left_bytes or 0) < _NEAR * (first.limit_bytes or 0):
+        text = f"{names.one(first.name)} would run out first"
+        hint = f"a smaller batch there; {_asks(report, first.name)}"
         yield Note("warning", text, hint)
     elif report.odd_in_memory:
         text = "ranks of one job should hold about the same"
@@ -136,12 +122,6 @@ def _asks(report: RanksReport, rank: int) -> str:
     engine = next((each.engine for each in report.seats if each.name == rank), None)
     target = rank if engine is None else engine
     return f"{LOAD} `%%px --targets {target}` above `%gpu_mem` tells what holds it"
-
-
-def _is_near(one: RankMemory) -> bool:
-    """Whether little is left below its limit."""
-    left, limit = one.left_bytes, one.limit_bytes
-    return left is not None and limit is not None and left < _NEAR * limit
 
 
 def how_memory_is_known(report: RanksReport, names: Names) -> Part:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import enum
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gpumagic.drawing import (
     Badge,
     Column,
-    Details,
     Drawing,
     Grid,
     Note,
@@ -20,25 +19,22 @@ from gpumagic.drawing import (
     how_measured,
     one_screen,
 )
-from gpumagic.drawing.document import MOST_ROWS
+from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks import unfinished as words
 from gpumagic.gpu_ranks.answers import DOCTOR, Seat, Unfinished, each_once
 from gpumagic.report.record import Record, Report
-from gpumagic.report.units import UNKNOWN, count_text, shortened
+from gpumagic.report.units import UNKNOWN, count_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from gpumagic.drawing import Part
     from gpumagic.gpu_ranks.answers import Answer
     from gpumagic.gpu_ranks.unfinished import Names
 
-_MOST_FOLDED = 64  # seats in a list
 _HOW = (
-    "Once CUDA has started in a process, the driver says which GPU it uses. "
-    "Before, it is predicted from the variables. "
-    "A local rank is the place of a process on its host; launchers give it. "
-    "Nothing was started to find out."
+    "Once CUDA has started in a process, the driver says which GPU it uses; before, it "
+    "is predicted from the variables. Launchers give local ranks. Nothing was started."
 )
 _SELECT = "`%gpu_ranks select` gives each a GPU of its own"
 _NETWORK = "GLOO_SOCKET_IFNAME=eth0 in what starts the engines names gloo's network"
@@ -51,28 +47,25 @@ class Misplaced(enum.Enum):
     SHARED_GPU = "shared"
     ON_GPU_0 = "on another GPU too"
     NO_GPU = "without a GPU"
-    VERSIONS = "different versions"
 
 
-_WHY_AND_HINT = {
-    Misplaced.SHARED_GPU: ("they take turns on it, and both fill its memory", _SELECT),
+_SAID: dict[Misplaced, tuple[Literal["warning", "problem"], str, str]] = {
+    Misplaced.SHARED_GPU: (
+        "problem",
+        "they take turns on it, and both fill its memory",
+        _SELECT,
+    ),
     Misplaced.ON_GPU_0: (
+        "warning",
         "CUDA began there before a GPU was chosen",
         "first of all `torch.cuda.set_device(local_rank)` on each",
     ),
     Misplaced.NO_GPU: (
+        "problem",
         "with nccl the group cannot begin, with gloo it waits for their CPU",
         DOCTOR,
     ),
-    Misplaced.VERSIONS: (
-        "messages, operators and rules may differ between versions",
-        "install one driver and one torch on all hosts, then restart the engines",
-    ),
 }
-
-
-def _severity(kind: Misplaced) -> Literal["warning", "problem"]:
-    return "warning" if kind is Misplaced.ON_GPU_0 else "problem"
 
 
 @dataclass(frozen=True)
@@ -81,7 +74,7 @@ class SeatFinding(Record):
 
     kind: Misplaced
     ranks: tuple[int, ...]
-    what: str = ""  # as in "share one GPU on node0 (GPU 1)"; or the versions
+    what: str = ""  # as in "share one GPU on node0 (GPU 1)"
 
 
 @dataclass(frozen=True)
@@ -129,7 +122,7 @@ def _unanswered(report: SeatsReport, names: Names) -> str:
         return f"nothing was changed: {why}"
     here = {each.name for each in report.seats}
     there = len(here | {each.name for each in report.unfinished})
-    answer = "answers" if len(here) == 1 else "answer"
+    answer = words.verb([*here], "answers", "answer")
     return f"{len(here):,} of {count_text(there, names.noun)} {answer}; {why}"
 
 
@@ -142,8 +135,6 @@ def _certainty(seats: Sequence[Seat]) -> str:
 
 
 def _finding_text(finding: SeatFinding, names: Names) -> str:
-    if finding.kind is Misplaced.VERSIONS:
-        return f"{finding.kind.value}: {shortened(finding.what, 80)}"
     return f"{names.several(finding.ranks)} {finding.what}"
 
 
@@ -182,34 +173,21 @@ def _findings(found: Sequence[Seat]) -> Iterator[SeatFinding]:
     if 0 < len(without) < len(found):
         what = f"{words.verb(without, 'has', 'have')} no GPU"
         yield SeatFinding(Misplaced.NO_GPU, without, what)
-    for package in ("driver", "torch"):
-        seen = {getattr(e, package): e.name for e in found if getattr(e, package)}
-        if len(seen) > 1:
-            told = [
-                f"{version} (rank {name})" for version, name in sorted(seen.items())
-            ]
-            what, ranks = f"{package} {', '.join(told)}", tuple(sorted(seen.values()))
-            yield SeatFinding(Misplaced.VERSIONS, ranks, what)
 
 
 # ------------------------------------------------------------------------- screen
 
 
 def _parts(report: SeatsReport) -> Iterator[Part]:
-    """Ranks, or of many their hosts, then what to type."""
+    """Ranks, those that something is wrong with first, then what to type."""
     names, seats = words.Names(report.seats), report.seats
     models = {each.gpu_name for each in seats if each.gpu_name}
     gpus = f", on {models.pop()}" if len(models) == 1 else ""
     group = f"; their group is over {report.backend}" if report.backend else ""
     caption = f"Who sits where{gpus}{group}"
-    is_long = len(seats) > MOST_ROWS
     if seats:
-        by = _by_host(report) if is_long else _by_rank(report, names)
-        yield replace(by, caption=caption)
+        yield replace(_by_rank(report, names), caption=caption)
     yield from _notes(report, names)
-    if is_long:
-        every = _by_rank(report, names).beginning(_MOST_FOLDED)
-        yield Details(f"Every {names.noun}", (every,), "ranks")
     facts = (
         ("group", f"over {report.backend}" if report.backend else "none that is known"),
         ("certain", _certainty(seats) if seats else UNKNOWN),
@@ -227,22 +205,25 @@ def _notes(report: SeatsReport, names: Names) -> Iterator[Part]:
         yield Note("problem", text, _NETWORK)
     yield from words.unfinished_notes(report.unfinished, names)
     for at, each in enumerate(report.findings):
-        why, hint = _WHY_AND_HINT[each.kind]
+        severity, why, hint = _SAID[each.kind]
         in_title = at == 0 and not report.unfinished
         if each.kind is Misplaced.SHARED_GPU and any(
             seat.confirmed for seat in report.seats if seat.name in each.ranks
         ):
             hint = _RESTART
         text = why if in_title else _finding_text(each, names)
-        yield Note(_severity(each.kind), text, hint)
+        yield Note(severity, text, hint)
     healthy = not (report.findings or report.unfinished)
     if healthy and names.noun == "engine" and len(report.seats) > 1:
         yield Note("note", "there is no group yet", "`%gpu_ranks group` begins one")
 
 
 def _column(heading: str, name: str, *, number: bool = False) -> Property:
-    column = Column(heading, number=number)
-    return Property(column, lambda each: _text(getattr(each, name)))
+    def told(seat: Seat) -> str:
+        value = getattr(seat, name)
+        return "none" if value is None else str(value)
+
+    return Property(Column(heading, number=number), told)
 
 
 def _by_rank(report: SeatsReport, names: Names) -> Table:
@@ -254,58 +235,61 @@ def _by_rank(report: SeatsReport, names: Names) -> Table:
         columns.append(_column("Host", "host"))
     columns += (
         _column("Local rank", "local_rank", number=True),
-        Property(Column("GPU"), _gpu_text),
-        Property(Column("Is"), lambda each: _badge([each], report)),
+        _column("GPU", "gpu_number"),
+        Property(Column("Is"), lambda each: _badge(each, report)),
     )
-    return Table.of("", columns, report.seats)
+    rows = sorted(report.seats, key=lambda each: _wrong(each, report) is None)
+    return Table.of("", columns, rows, name="ranks")
 
 
-def _text(value: object) -> str:
-    return "none" if value is None else str(value)
+def _wrong(seat: Seat, report: SeatsReport) -> Misplaced | None:
+    """The gravest of what is wrong with one rank."""
+    return next((e.kind for e in report.findings if seat.name in e.ranks), None)
 
 
-def _gpu_text(seat: Seat) -> str:
-    return _text(seat.gpu and shortened(_text(seat.gpu_number), 12))
-
-
-def _wrong(seats: Sequence[Seat], report: SeatsReport) -> list[Misplaced]:
-    """What is wrong with each that something is wrong with: the gravest."""
-    there = [e for e in report.findings if e.kind is not Misplaced.VERSIONS]
-    found = (
-        next((e.kind for e in there if seat.name in e.ranks), None) for seat in seats
-    )
-    return [each for each in found if each is not None]
-
-
-def _badge(seats: Sequence[Seat], report: SeatsReport) -> Badge:
-    """What is wrong with the first of them that has something; else how certain."""
-    if bad := _wrong(seats, report):
-        count = f"{len(bad)} " if len(seats) > 1 else ""
-        return Badge(f"{count}{bad[0].value}", _severity(bad[0]))
-    if any(each.gpu is None for each in seats):
+def _badge(seat: Seat, report: SeatsReport) -> Badge:
+    if wrong := _wrong(seat, report):
+        return Badge(wrong.value, _SAID[wrong][0])
+    if seat.gpu is None:
         return Badge("without a GPU", "unknown")
-    sure = all(each.confirmed for each in seats)
-    return Badge("confirmed", "ok") if sure else Badge("predicted", "note")
+    return Badge("confirmed", "ok") if seat.confirmed else Badge("predicted", "note")
 
 
-def _by_host(report: SeatsReport) -> Table:
-    hosts: dict[str, list[Seat]] = defaultdict(list)
-    for each in report.seats:
-        hosts[each.host].append(each)
-    noun = f"{words.Names(report.seats).noun.capitalize()}s"
+# ---------------------------------------------------------- who is to have which GPU
 
-    def numbers(row: Any) -> str:
-        return words.numbers_text(each.name for each in row[1])
 
-    def gpus(row: Any) -> str:
-        return str(len({each.gpu for each in row[1]} - {None}))
+# What an engine may be given: as nvidia-smi counts those it lists for it, and its UUID.
+Choice: TypeAlias = "tuple[int, str | None]"
 
-    columns = (
-        Property(Column("Host"), lambda row: row[0]),
-        Property(Column(noun), numbers),
-        Property(Column("GPUs", number=True), gpus),
-        Property(Column("Are"), lambda row: _badge(row[1], report)),
-    )
-    # What is wrong comes first, as long lists are cut.
-    rows = sorted(hosts.items(), key=lambda row: not _wrong(row[1], report))
-    return Table.of("", columns, rows, name="hosts")
+
+def names_of(
+    askers: Mapping[int, tuple[Hashable, Sequence[Choice]]],
+) -> dict[int, str]:
+    """What each engine is given, as `gpu_select` takes it: a GPU of its own.
+
+    Each is asked for by its host and what it may be given, in the order of CUDA: that
+    is what it was started with, as a batch system has left the others to somebody else.
+    Who may have one alone keeps it, and all others take the first that is left.
+    """
+    taken: set[tuple[Hashable, Choice]] = set()
+    found = {}
+    for engine, (host, choices) in sorted(
+        askers.items(), key=lambda each: len(each[1][1]) > 1
+    ):
+        free = [each for each in choices if (host, each) not in taken]
+        if not free:
+            here = [its for at, its in askers.values() if at == host]
+            gpus = len({choice for its in here for choice in its})
+            raise GpuMagicError(
+                f"nothing was changed: engine {engine} finds none that is free: its "
+                f"host has {count_text(gpus, 'GPU')} for "
+                f"{count_text(len(here), 'engine')}",
+                "start as many engines as GPUs, let a batch system give each its own "
+                f"(srun --gpus-per-task=1), or choose some by --on; {DOCTOR}",
+            )
+        taken.add((host, free[0]))
+        number, uuid = free[0]
+        # Slices of one GPU have one number.
+        is_slice = [each for each, _ in choices].count(number) > 1
+        found[engine] = str(uuid if is_slice and uuid else number)
+    return found

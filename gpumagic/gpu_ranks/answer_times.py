@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
-    Column,
     Details,
     Drawing,
     Grid,
-    Histogram,
     Note,
     Paragraph,
-    Property,
     how_measured,
     one_screen,
 )
@@ -22,14 +19,12 @@ from gpumagic.gpu_ranks import unfinished as words
 from gpumagic.gpu_ranks.answer_memory import (
     how_memory_is_known,
     memory_notes,
-    memory_of_every,
     memory_parts,
     memory_text,
 )
 from gpumagic.gpu_ranks.answer_where import Waiting, waiting_text
 from gpumagic.gpu_ranks.answers import (
     LOAD,
-    MANY,
     RECORDER,
     RankMemory,
     Seat,
@@ -37,6 +32,7 @@ from gpumagic.gpu_ranks.answers import (
 )
 from gpumagic.report.record import Record, Report
 from gpumagic.report.units import (
+    count_text,
     range_text,
     ratio_text,
     seconds_text,
@@ -44,13 +40,12 @@ from gpumagic.report.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from gpumagic.drawing import Part, Table
     from gpumagic.gpu_ranks.unfinished import Names
 
 _BARS = 4  # in sight
-_FIRST = 16  # of very many ranks
 _MUCH_WAITING = 0.05  # of the time of all
 
 _PROFILE = f"{LOAD} `%%px` above `%%cuda_sync_time --profile` tells its kernels"
@@ -86,8 +81,6 @@ class RankTime(Record):
     moves_s: float  # how long data moved
     blamed_s: float  # how long others waited for it
     last: int  # how often it was the last to come
-    # what its own timing found: in a word, and in a sentence
-    flags: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,27 +95,21 @@ class RanksReport(Report):
     ranks: int = 0  # how many there were
     matched: int = 0  # how many collectives were found on all ranks of their groups
     unmatched: int = 0  # how many were not
-    # the rank whose own work took longest; None where none stands out
-    slowest: int | None = None
+    slowest: int | None = None  # whose own work took longest; None if none stands out
     ratio: float | None = None  # its own work over that in the median
     during: str | None = None  # where it lies: "forward", "input", ...; None if unknown
     one_collective: int | None = None  # the one that all of it comes before
     clock_error_s: float | None = None  # of the common clock; None without one
     told_by: str = ""  # what has told of collectives: "flight recorder", ...
-    # whether it is known how long data moved; else that is part of own work
-    moves_known: bool = True
-    # the part of the time that all is known of; None for all of it, 0 for nothing
-    told_s: float | None = None
+    moves_known: bool = True  # how long data moved; else that is part of own work
+    told_s: float | None = None  # the part that is known; None for all, 0 for nothing
     took_s: float | None = None  # how long it took altogether, where that is a part
     waiting: tuple[Waiting, ...] = ()  # where a collective was still open at the end
     steps_s: tuple[tuple[int, tuple[float, ...]], ...] = ()  # of each step, by rank
-    # what the timing of the slowest rank found, and that of most others did not
-    differently: tuple[str, ...] = ()
+    # what the timing of the slowest rank alone found: in a word, and in a sentence
+    differently: tuple[tuple[str, str], ...] = ()
     runs_out_first: int | None = None  # whose peak came nearest to its limit
-    # ranks whose peak is far from that of the others, the farthest first
-    odd_in_memory: tuple[int, ...] = ()
-    # how much longer a rank may have waited at most, as not all is known to the moment
-    waits_more_s: float = 0.0
+    odd_in_memory: tuple[int, ...] = ()  # whose peak is unlike the others', by how far
     restart: str = ""  # what to type so that others take the place of those that hang
 
     def drawing(self) -> Any:
@@ -155,9 +142,8 @@ class RanksReport(Report):
     @property
     def in_script(self) -> bool:
         """Whether a launcher has started these ranks, and not a cluster of engines."""
-        if not self.seats:
-            return bool(self.told_by)
-        return all(each.engine is None for each in self.seats)
+        engines = [each.engine for each in self.seats]
+        return bool(engines or self.told_by) and set(engines) <= {None}
 
 
 # ------------------------------------------------------------------------ verdict
@@ -167,7 +153,10 @@ def headline(report: RanksReport) -> str:
     """Who did not finish; else the slow rank and its price, or that none is."""
     names = words.Names(report.seats)
     if report.unfinished:
-        return words.unfinished_headline(report.unfinished, report.ranks, names)
+        finished = report.ranks - len({each.name for each in report.unfinished})
+        some = f"{finished:,}" if finished > 0 else "none"
+        of_all = f"{some} of {count_text(report.ranks, names.noun)} finished"
+        return f"{of_all}; {words.unfinished_text(report.unfinished, names)}"
     if report.of_memory:
         return memory_text(report, names)
     return _times_text(report, names)
@@ -191,7 +180,8 @@ def _times_text(report: RanksReport, names: Names) -> str:
 def _who_is_slow(report: RanksReport, names: Names) -> str:
     slow, several = report.slow, report.ranks > 2
     if slow is None:
-        own = _range([each.own_s for each in report.times])
+        own_s = [each.own_s for each in report.times]
+        own = range_text(seconds_text(min(own_s)), seconds_text(max(own_s)))
         waiting = f"{share_text(report.waiting_share)} of the time was waiting"
         return f"no {names.noun} stands out: own work took {own}, {waiting}"
     than = "the median" if several else "as long as the other"
@@ -223,47 +213,34 @@ def _unmatched(report: RanksReport) -> str:
 def _parts(report: RanksReport) -> Iterator[Part]:
     """Times or memory; what to do about it; what is known of each rank."""
     names = words.Names(report.seats)
-    every = None
     if report.of_memory:
         yield from memory_parts(report, names)
-        every = memory_of_every(report, names) if report.memory else None
-    elif report.times:
+        yield from _unfinished_notes(report, names)
+        yield from memory_notes(report, names)
+        yield how_memory_is_known(report, names)
+        return
+    if report.times:
         yield from _times(report, names)
-        every = _every_rank(report, names)
+        yield Details(f"Every {names.noun}", (_every_rank(report, names),), "ranks")
     yield from _unfinished_notes(report, names)
-    yield from (memory_notes if report.of_memory else _notes)(report, names)
-    if every is not None:
-        yield Details(f"Every {names.noun}", (every,), "ranks")
-    yield (how_memory_is_known if report.of_memory else _how)(report, names)
+    yield from _notes(report, names)
+    yield _how(report, names)
 
 
 def _times(report: RanksReport, names: Names) -> Iterator[Part]:
-    """Each rank as a bar, or of very many a distribution; the odd ones in figures."""
-    if len(report.times) > MANY:
-        own_s = [each.own_s for each in report.times]
-        yield Histogram(f"Own work of {len(own_s):,} ranks", own_s, seconds_text)
-    else:
-        shown = view_shares.in_sight(report.times, report.slow, _BARS)
-        some = f"{len(shown)} of {len(report.times)} ranks: "
-        which = some if len(shown) < len(report.times) else "Each rank: "
-        named = ((names.one(each.name), each, each.elapsed_s) for each in shown)
-        caption = f"{which}what it worked, and how it waited"
-        yield view_shares.bars(caption, named, "own work")
+    """Ranks as bars; the odd ones in figures, and all others together."""
+    shown = view_shares.in_sight(report.times, report.slow, _BARS)
+    some = f"{len(shown)} of {len(report.times):,} ranks: "
+    which = some if len(shown) < len(report.times) else "Each rank: "
+    named = ((names.one(each.name), each, each.elapsed_s) for each in shown)
+    caption = f"{which}what it worked, and how it waited"
+    yield view_shares.bars(caption, named, "own work")
     rows = view_shares.odd_rows(
         report.times, report.slow, lambda each: names.at(each.name)
     )
     partial = " (of those that finished)" if report.unfinished else ""
-    yield _table(report, f"What each did with its time{partial}", rows)
-
-
-def _table(report: RanksReport, caption: str, rows: Sequence[Any], *more: Any) -> Table:
-    at_least = _more_waits(report) is not None
-    known = report.moves_known
-    return view_shares.table(caption, rows, *more, moves_known=known, at_least=at_least)
-
-
-def _more_waits(report: RanksReport) -> str | None:
-    return view_shares.more_waits(report.waits_more_s, report.elapsed_s)
+    caption = f"What each did with its time{partial}"
+    yield view_shares.table(caption, rows, moves_known=report.moves_known)
 
 
 # -------------------------------------------------------------------------- notes
@@ -297,9 +274,8 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
     yield from _advice(report, names)
     if report.with_memory and report.times:
         yield Note("note", memory_text(report, names))
-    both = report.matched + report.unmatched
-    if report.matched and report.unmatched > both / 10 and not report.unfinished:
-        text = f"{report.unmatched:,} of {both:,} collectives tell nothing of waits"
+    if not report.unfinished and 9 * report.unmatched > report.matched > 0:
+        text = f"{report.unmatched:,} collectives tell nothing of waits"
         yield Note("note", text, "they are not on all ranks of their group")
     if report.told_by == RECORDER and not report.matched and report.in_script:
         text = "what one rank sends another is not recorded"
@@ -315,20 +291,17 @@ def _advice(report: RanksReport, names: Names) -> Iterator[Note]:
             yield Note("note", view_shares.IN_TURN, view_shares.HINT_IN_TURN)
         return
     who = names.one(slow.name)
-    for flag in report.differently:
-        text = f"on {who} alone: {dict(slow.flags)[flag]}"
-        yield Note("warning", text, _FLAG_HINTS.get(flag, _PROFILE))
+    for flag, text in report.differently:
+        hint = _FLAG_HINTS.get(flag, _PROFILE)
+        yield Note("warning", f"on {who} alone: {text}", hint)
     if report.differently or report.unfinished or not slow.blamed_s:
         return
+    hint = _PARTS if report.in_script else _LINES
     if report.during:
-        text = f"nothing else was odd on {who} while it ran"
         hint = view_shares.HINTS.get(report.during, _PROFILE)
     elif report.one_collective is not None:
-        text = f"{who} did something once that others did not"
         hint = "look for an `if rank == ...`: saving, logging, evaluating on one rank"
-    else:
-        text = f"{who} came last to {slow.last:,} of {report.matched:,} collectives"
-        hint = _PARTS if report.in_script else _LINES
+    text = f"{who} came last to {slow.last:,} of {report.matched:,} collectives"
     yield Note("warning", text, hint)
 
 
@@ -338,17 +311,9 @@ def _advice(report: RanksReport, names: Names) -> Iterator[Note]:
 def _every_rank(report: RanksReport, names: Names) -> Table:
     """Those for which others waited longest first; without any, by their own work."""
     ordered = sorted(report.times, key=lambda each: (-each.blamed_s, -each.own_s))
-    more = [view_shares.ranged("Came last", lambda each: each.last, "{:,}".format)]
-    if any(each.flags for each in report.times):
-        noted = lambda row: "; ".join(dict(row.shares[0].flags).values())  # noqa: E731
-        more.append(Property(Column("Noted"), noted))
+    last = view_shares.ranged("Came last", lambda each: each.last, "{:,}".format)
     rows = [view_shares.Row(names.at(each.name), (each,)) for each in ordered]
-    table = _table(report, "", rows, *more)
-    return table.beginning(_FIRST) if len(rows) > MANY else table
-
-
-def _range(seconds: Sequence[float]) -> str:
-    return range_text(seconds_text(min(seconds)), seconds_text(max(seconds)))
+    return view_shares.table("", rows, last, moves_known=report.moves_known)
 
 
 def _how(report: RanksReport, names: Names) -> Part:
@@ -358,16 +323,12 @@ def _how(report: RanksReport, names: Names) -> Part:
         clock = (
             f"put together to within {off}" if report.clock_error_s else "one for all"
         )
-    both, known = report.matched + report.unmatched, ""
-    if report.told_s is not None:
-        known = f"a stretch of {seconds_text(report.told_s)}, the same of all ranks"
+    both = report.matched + report.unmatched
     facts = (
         (f"{names.noun}s", f"{report.ranks:,}"),
         ("collectives matched", f"{report.matched:,} of {both:,}" if both else ""),
-        ("waits", _more_waits(report) or ""),
         ("clock", clock),
         ("told by", report.told_by),
-        ("known", known),
     )
     said = [view_shares.WAITS, view_shares.OWN_WORK, view_shares.BLAMED, _HOW]
     said += [] if report.moves_known else [_MOVES_UNKNOWN]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +27,7 @@ from gpumagic.gpu_ranks.answers import (
     each_once,
 )
 from gpumagic.gpu_ranks.unfinished import (
+    WHY,
     Names,
     clean,
     line_text,
@@ -33,20 +35,23 @@ from gpumagic.gpu_ranks.unfinished import (
     unfinished_of,
     unfinished_text,
     verb,
-    why_text,
 )
 from gpumagic.report.places import CodeLine
 from gpumagic.report.record import Record, Report
-from gpumagic.report.units import seconds_text
+from gpumagic.report.units import count_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gpumagic.drawing import Part
+    from gpumagic.drawing.progress import Place
     from gpumagic.gpu_ranks.answers import Answer
+    from gpumagic.gpu_ranks.engines import Asked
 
 _CELL_END = "the end of the cell"  # where a rank is that has come to it
-_ENDED, _WORKS = "has ended", "works"
+_ENDED, _WORKS = "has ended", "at work"
+HANG_S = 5.0  # how long a collective may stay open until the panel tells
+_BEGINS_AFTER_S, _S_BETWEEN = 1.0, 0.25  # of the panel
 _HOW = (
     "Ranks told it while they ran, by torch's flight recorder where there is one; "
     "nothing was stopped. A rank can be silent while one long call keeps Python's lock."
@@ -63,8 +68,7 @@ class Waiting(Record):
     waited_s: float | None  # for how long, the longest
     missing: tuple[int, ...]  # which ranks have not called it
     lines: tuple[tuple[int, CodeLine], ...] = ()  # where these are, as far as known
-    # how the calls differ, as in "rank 2 calls broadcast"; None where they agree
-    mismatch: str | None = None
+    mismatch: str | None = None  # as in "rank 2 calls broadcast"; None if calls agree
 
 
 class RankIs(NamedTuple):
@@ -100,18 +104,12 @@ def headline(report: WhereReport) -> str:
         return waiting_text(report.waiting[0], names)
     if report.unfinished:
         return unfinished_text(report.unfinished, names)
-    running = [each for each in report.ranks if each.doing != _ENDED]
-    if not running:
+    doing = Counter(each.doing for each in report.ranks if each.doing != _ENDED)
+    if not doing:
         return "nothing runs on the engines"
-    work = sum(each.doing == _WORKS for each in running)
-    does = f"{work:,} {'works' if work == 1 else 'work'}"
-    if work == len(running):
-        return f"no rank waits for another: {does}"
-    inside = _most_common(each.doing for each in running if each.doing != _WORKS)
-    there = [each.name for each in running if each.doing == inside]
-    said = f"{names.several(there)} {verb(there, 'is', 'are')} {clean(inside)}"
     known = "no collective is open" if report.recorded else "no flight recorder here"
-    return f"{known}: {said}{f'; {does}' if work else ''}"
+    told = (f"{count:,} {clean(each)}" for each, count in doing.most_common())
+    return f"{known}: {', '.join(told)}"
 
 
 def waiting_text(waiting: Waiting, names: Names | None = None) -> str:
@@ -141,7 +139,7 @@ def where_of(read: Sequence[Answer]) -> WhereReport:
     read = sorted(each_once(read), key=lambda each: each.name)
     alive = [each for each in read if isinstance(each, Alive)]
     return WhereReport(
-        waiting=_open(read) if alive else (),
+        waiting=open_calls(read) if alive else (),
         ranks=tuple(map(_is, read)),
         seats=tuple(each.seat for each in read if isinstance(each, Done)),
         unfinished=unfinished_of(e for e in read if not isinstance(e, Alive)),
@@ -162,11 +160,6 @@ def hanging(where: WhereReport, hang_s: float) -> list[Waiting]:
     return sorted(found, key=lambda each: -(each.waited_s or 0.0))
 
 
-def open_at_the_end(read: Sequence[Answer]) -> tuple[Waiting, ...]:
-    """Collectives that are still open where not all ranks have finished."""
-    return _open(each_once(read))
-
-
 def _line(answer: Answer) -> CodeLine | None:
     """Where a rank is; one that failed, where it was."""
     if isinstance(answer, Done):
@@ -174,7 +167,7 @@ def _line(answer: Answer) -> CodeLine | None:
     return answer.line if isinstance(answer, Alive | Unfinished) else None
 
 
-def _open(read: Sequence[Answer]) -> tuple[Waiting, ...]:
+def open_calls(read: Sequence[Answer]) -> tuple[Waiting, ...]:
     """By group, who is in the collective that is open, and who has not called it."""
     reached: dict[str, dict[int, int]] = defaultdict(dict)
     calls: dict[tuple[str, int], dict[int, Call]] = defaultdict(dict)
@@ -265,7 +258,7 @@ def where_table(report: WhereReport) -> Table:
     for each in report.waiting:
         doing |= dict.fromkeys(each.waiting, f"waits in {_called(each)}")
         places |= {name: line_text(line) for name, line in each.lines}
-    doing |= {each.name: why_text(each) for each in report.unfinished}
+    doing |= {each.name: WHY[each.why][0] for each in report.unfinished}
     alike: dict[tuple[str, str], list[int]] = defaultdict(list)
     for name, its in sorted(doing.items()):
         alike[its, places.get(name, "")].append(name)
@@ -276,3 +269,40 @@ def where_table(report: WhereReport) -> Table:
     )
     rows = sorted(alike.items(), key=lambda row: (len(row[1]), row[1]))
     return Table.of("Where ranks are", properties, rows, name="ranks")
+
+
+# ------------------------------------------------------------------ while a cell runs
+
+
+class Panel:
+    """Draws where ranks are, once a cell takes long; it says who hangs."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._began_s = self._drawn_s = time.monotonic()
+
+    def see(self, asked: Asked) -> None:
+        """Draw how things stand, four times a second at most."""
+        now_s = time.monotonic()
+        is_early = now_s - self._began_s < _BEGINS_AFTER_S and not asked.interrupted
+        if not is_early and now_s - self._drawn_s >= _S_BETWEEN:
+            self._drawn_s = now_s
+            self._place.show(self._drawing(asked, now_s))
+
+    def _drawing(self, asked: Asked, now_s: float) -> Drawing:
+        said = asked.checked()
+        where = where_of([e for e in said if getattr(e, "why", "") != "silent"])
+        engines = f"{len(asked.running)} of {count_text(len(asked.results), 'engine')}"
+        title = f"{engines} run since {seconds_text(now_s - self._began_s)}"
+        if waiting := hanging(where, HANG_S):
+            title = waiting_text(waiting[0])
+        failed = [e for e in where.unfinished if e.why in {"raised", "lost", "died"}]
+        if any(each.why != "lost" for each in failed):
+            title = f"{unfinished_text(failed, Names())}; {title}"
+        if asked.interrupted:
+            title = f"Ctrl-C was sent to {count_text(len(asked.interrupted), 'engine')}"
+        deaf = [e.name for e in said if isinstance(e, Alive) and e.deaf]
+        if deaf:
+            who = f"{Names().several(deaf)} {verb(deaf, 'does', 'do')}"
+            title = f"{who} not hear Ctrl-C: press it again to stop waiting"
+        return Drawing(title, (where_table(where),))

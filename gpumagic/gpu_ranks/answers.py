@@ -7,7 +7,7 @@ What cannot be true makes all of an answer garbage, by name and never by an exce
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MIME = "application/vnd.gpumagic.rank+json"  # no front end shows it
-VERSION = 2
+VERSION = 3
 MOST_BYTES = 4_000_000
-MANY = 64  # ranks: more are told as a distribution
-_MOST, MOST_IN_ALL = 20_000, 200_000  # collectives of a rank, and of all
+FOR_EVER = 1 << 62  # nanoseconds
+# Collectives of a rank, and of all: so many are analysed in a few seconds.
+MOST, MOST_IN_ALL = 20_000, 200_000
 _UNTRUE = (TypeError, ValueError, OverflowError, RecursionError)
 
 EVERYBODYS = "0"  # what torch calls the group that all ranks are in
@@ -47,12 +48,9 @@ class Seat(Record):
     gpu_number: int | None = None  # as nvidia-smi numbers it on its host
     confirmed: bool = False  # whether the driver says so; else it is a prediction
     also_on: tuple[str, ...] = ()  # UUIDs of other GPUs on which it holds memory
-    driver: str | None = None
-    torch: str | None = None
     simulated: bool = False  # whether its GPU is a simulated one
     backend: str | None = None  # of its group, "nccl" or "gloo"; None without one
-    # what tells apart machines that have one name; None if unknown
-    machine: str | None = None
+    machine: str | None = None  # tells apart those of one name; None if unknown
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,7 @@ class RankMemory(Record):
     """The memory of one rank's fullest device after a cell."""
 
     name: int = 0
-    allocated_bytes: int | None = None
-    reserved_bytes: int | None = None
-    # the most that was allocated while the cell ran; None if unknown
-    peak_bytes: int | None = None
+    peak_bytes: int | None = None  # the most that was allocated; None if unknown
     limit_bytes: int | None = None  # what its device has
 
     @property
@@ -101,16 +96,16 @@ class Collective(NamedTuple):
     arrived_ns: int
     ended_ns: int
     during: str = ""  # "forward", "backward", ...
-    beside_ns: int = 0  # how long it did something else meanwhile
-    beside: tuple[int, ...] = ()  # when: from, until, from, ... since it came
+    # when it did something else meanwhile: from, until, from, ... since it came
+    beside: tuple[int, ...] = ()
 
     def part(self) -> Part:
         """The same as it is compared."""
         ends = [self.arrived_ns + each for each in self.beside]
         key = None if self.number is None else (self.name, self.number)
+        spans = list(zip(ends[::2], ends[1::2], strict=True))
         part = Part(self.group, key, self.arrived_ns, self.ended_ns)
-        spans = zip(ends[::2], ends[1::2], strict=True)
-        return part.with_work(spans, self.beside_ns)
+        return part.with_work(spans, sum(until - since for since, until in spans))
 
 
 @dataclass(frozen=True)
@@ -122,17 +117,13 @@ class Done:
     ended_ns: int
     elapsed_s: float | None = None
     by_model: bool = False  # whether its clock is that of a simulated machine
-    # what is added to its clock to have that of rank 0; None if unknown
-    offset_ns: int | None = None
-    offset_error_ns: int | None = None
     error: str | None = None
     error_line: CodeLine | None = None
     collectives: tuple[Collective, ...] = ()
     has_ends: bool = True  # whether it is known when collectives ended
     told_by: str = ""  # what has told of them: "flight recorder", ...
-    # from when on it is known what was done with others; None for all of it
-    from_ns: int | None = None
-    until_ns: int | None = None  # likewise until when
+    from_ns: int = -FOR_EVER  # from when on it is known what was done with others
+    until_ns: int = FOR_EVER  # likewise until when
     # what its own timing found: in a word, and in a sentence
     flags: dict[str, str] = field(default_factory=dict)
     memory: RankMemory | None = None
@@ -153,6 +144,17 @@ class Done:
         """Its rank, or its place where it has none."""
         return self.seat.name
 
+    def within(self, first_ns: int, last_ns: int) -> Done:
+        """What it did between two moments."""
+        began_ns = min(max(self.began_ns, first_ns), self.ended_ns)
+        ended_ns = max(min(self.ended_ns, last_ns), began_ns)
+        kept = tuple(
+            each
+            for each in self.collectives
+            if began_ns <= each.arrived_ns and each.ended_ns <= ended_ns
+        )
+        return replace(self, began_ns=began_ns, ended_ns=ended_ns, collectives=kept)
+
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """Its collectives as they are compared."""
@@ -164,12 +166,10 @@ class Alive:
     """What a rank says while it runs."""
 
     name: int
-    since_s: float  # for how long the cell has been running
     flight: Flight | None = None
     line: CodeLine | None = None
     inside: str | None = None  # the function of torch.distributed that it is in
     stuck_s: float | None = None  # for how long it has been in the same collective
-    left: bool = False  # whether it has come to the end of the block
     deaf: bool = False  # whether it was sent Ctrl-C, and has not come back
 
 
@@ -210,6 +210,8 @@ def _read(said: object, place: int) -> Answer:
         return _seat(said, place)
     if said.get("kind") == "done":
         return read(Done, said, seat=_seat(said.get("seat"), place))
+    if said.get("kind") == "absent" and said.get("why") in {"died", "silent"}:
+        return read(Unfinished, said)
     if said.get("kind") == "alive":
         rank = said.get("rank")
         return read(Alive, said, name=rank if type(rank) is int else place, deaf=False)
@@ -219,11 +221,6 @@ def _read(said: object, place: int) -> Answer:
 def _seat(said: object, place: int) -> Seat:
     rank = said.get("rank") if isinstance(said, dict) else None
     return read(Seat, said or {}, name=rank if type(rank) is int else place)
-
-
-def most_collectives(ranks: int) -> int:
-    """How many of its last collectives a rank sends: analysed in a few seconds."""
-    return min(_MOST, MOST_IN_ALL // ranks)
 
 
 def each_once(read: Iterable[Answer]) -> list[Answer]:

@@ -8,14 +8,13 @@ line has ended, and while it still runs.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import signal
 import sys
 import threading
 import time
-from collections import Counter
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,14 +29,7 @@ from gpumagic.gpu_ranks.answers import (
 from gpumagic.report.units import listed
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        Callable,
-        Hashable,
-        Iterable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gpumagic.gpu_ranks.answers import Answer
 
@@ -45,11 +37,7 @@ _CODE = "__import__('gpumagic.gpu_ranks.on_engine', fromlist=['answer']).answer(
 _LATE_S = 3.0  # how long outputs may stay behind the end of their line
 _PAUSE_S = 0.005
 _ENDS_S = 0.2
-_ANSWERS_S = 10.0  # the controller, of itself
-_BUSY_S = 0.3  # how long the controller may take to learn that a line has ended
 HEARS_S = 1.0  # within which who hears Ctrl-C has come back
-_MISSING = ("ModuleNotFoundError", "ImportError")
-_DROPPED, _MOST_TIMES = "TaskAborted", 10
 
 
 def client_in(namespace: Mapping[str, Any], chosen: Any = None) -> Any:
@@ -70,7 +58,12 @@ def client_in(namespace: Mapping[str, Any], chosen: Any = None) -> Any:
     found = {name: its for name, its in every.items() if name[0] != "_"} or every
     if any(client is chosen for client in found.values()):
         return chosen
-    clusters = {_cluster_of(its): name for name, its in found.items() if its.ids}
+    # Several clients may be of one cluster.
+    clusters = {
+        getattr(its, "_config", {}).get("registration", id(its)): name
+        for name, its in found.items()
+        if its.ids
+    }
     names = list(clusters.values())
     if len(names) > 1:
         raise GpuMagicError(
@@ -78,13 +71,6 @@ def client_in(namespace: Mapping[str, Any], chosen: Any = None) -> Any:
             f"{names[-1]}.activate() chooses one, as for %px",
         )
     return found[names[0]] if names else list(found.values())[-1]
-
-
-def _cluster_of(client: Any) -> Hashable:
-    """The same for all clients of one cluster."""
-    told = getattr(client, "_config", None)
-    own = id(client)
-    return told.get("registration", own) if isinstance(told, dict) else own
 
 
 def _client_of(value: Any, package: Any) -> Any | None:
@@ -103,15 +89,13 @@ class Asked:
     targets: Sequence[int]  # which engines it is for
     # the rank of each engine, as far as any has ever told; it is kept up
     names: dict[int, int] = field(default_factory=dict)
-    # ipyparallel's own, by engine, once it was sent
-    results: dict[int, Any] = field(default_factory=dict)
-    # those that were running when Ctrl-C was sent, and so got it
-    interrupted: tuple[int, ...] = ()
-    interrupted_s: float | None = None  # when that was; None if it was not
+    results: dict[int, Any] = field(default_factory=dict)  # ipyparallel's, once sent
+    interrupted: tuple[int, ...] = ()  # those that ran when Ctrl-C was sent
+    interrupted_s: float = math.inf  # when that was
     _seen: dict[int, int] = field(default_factory=dict)
     _last: dict[int, dict[str, Any]] = field(default_factory=dict)
     _alive: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _times: Counter[int] = field(default_factory=Counter)
+    _sender: Executor = field(default_factory=lambda: ThreadPoolExecutor(1))
     _sending: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self) -> None:
@@ -120,38 +104,15 @@ class Asked:
         It is done in a thread, where no Ctrl-C arrives: what was sent is always known,
         so it can be interrupted and waited for.
         """
-        sending = _Asking(self._send)
-        sending.start()
-        sending.join()
-        if sending.failed is not None:
-            raise sending.failed
+        self._sender.submit(self._send).result()
 
     def _send(self) -> None:
         with self._sending:
-            self.results.update(self._sent())
-
-    def _sent(self) -> Iterator[tuple[int, Any]]:
-        for engine in self.targets:
-            if engine not in self.results or self._is_dropped(engine):
-                self._times[engine] += 1
-                yield engine, self.send(engine)
-
-    def _is_dropped(self, engine: int) -> bool:
-        """Whether an engine has thrown it away unread, and is to be asked again.
-
-        It does so with all that has come while a line before it was failing; the others
-        would wait for this one without an end.
-        """
-        result = self.results[engine]
-        if self.interrupted_s is not None or not result.ready():
-            return False
-        was_dropped = type(_failed(result)).__name__ == _DROPPED
-        return was_dropped and self._times[engine] < _MOST_TIMES
+            left = (each for each in self.targets if each not in self.results)
+            self.results.update((each, self.send(each)) for each in left)
 
     def news(self) -> set[int]:
         """Take in what has come since this was last asked; from which engines."""
-        if any(map(self._is_dropped, self.results)):
-            self.begin()
         came = set()
         for engine, result in self.results.items():
             outputs = metadata_of(result).get("outputs", [])
@@ -186,15 +147,8 @@ class Asked:
         return [
             engine
             for engine, result in self.results.items()
-            if engine not in self._last
-            and (self._is_dropped(engine) or not (result.ready() and _failed(result)))
+            if engine not in self._last and not (result.ready() and result.exception())
         ]
-
-    def _is_deaf(self, engine: int) -> bool:
-        """Whether Ctrl-C has been sent to it for so long that it should be back."""
-        sent_s = self.interrupted_s
-        had_time = sent_s is not None and time.monotonic() - sent_s > HEARS_S
-        return had_time and engine in self.interrupted
 
     def said(self, engine: int) -> dict[str, Any]:
         """What an engine has answered, as it came; empty without an answer."""
@@ -212,22 +166,23 @@ class Asked:
         name, result = self.names.get(engine, engine), self.results[engine]
         if engine in self._last:
             return read_answer(self._last[engine], name)
-        ended = "ended without an answer" if result.ready() else "no answer yet"
-        last_word: Answer = Unfinished(name, "silent", ended)
+        last_word: Answer = Unfinished(name, "silent", "no answer")
         if engine in self._alive:
             last_word = read_answer(self._alive[engine], name)
-        if result.ready() and (error := _failed(result)) is not None:
-            line = last_word.line if isinstance(last_word, Alive) else None
-            return replace(_unfinished(name, error), line=line)
+        if result.ready() and (error := result.exception()):
+            return replace(
+                _unfinished(name, error), line=getattr(last_word, "line", None)
+            )
         if isinstance(last_word, Alive):
-            return replace(last_word, deaf=self._is_deaf(engine))
+            had_time = time.monotonic() - self.interrupted_s > HEARS_S
+            return replace(last_word, deaf=had_time and engine in self.interrupted)
         return last_word
 
 
 def _unfinished(name: int, error: BaseException) -> Unfinished:
     kind = str(getattr(error, "ename", type(error).__name__))
     text = str(getattr(error, "evalue", error)).partition("\n")[0]
-    if kind in _MISSING and "gpumagic" in text:
+    if kind in {"ModuleNotFoundError", "ImportError"} and "gpumagic" in text:
         lacks = "it has no gpumagic, or an older one: pip install -U gpumagic"
         return Unfinished(name, "garbage", lacks)
     if "EngineError" in {kind, type(error).__name__}:
@@ -242,35 +197,12 @@ def metadata_of(result: Any) -> dict[str, Any]:
     return metadata if isinstance(metadata, dict) else dict(metadata[0])
 
 
-def _failed(result: Any) -> BaseException | None:
-    """The error that a line ended with."""
-    error = result.exception()
-    return error if isinstance(error, BaseException) else None
-
-
-class _Asking(threading.Thread):
-    """Asks where no Ctrl-C arrives, and for what may never come."""
-
-    def __init__(self, ask: Callable[[], Any]) -> None:
-        super().__init__(name="gpumagic-asking", daemon=True)
-        self._ask = ask
-        self.said: Any = None  # as long as there is no answer
-        self.failed: Exception | None = None  # why there is none
-
-    def run(self) -> None:
-        try:
-            self.said = self._ask()
-        except Exception as error:  # noqa: BLE001 -- whoever has started it raises it
-            self.failed = error
-
-
 class Engines:
     """Those of one cluster, by ipyparallel's client."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
         self.names: dict[int, int] = {}  # the rank of each, as far as any has told
-        self._asking: _Asking | None = None
 
     def chosen(self, on: str | None) -> list[int]:
         """Some of them, as typed: 0,2 or 0-3; all without a word."""
@@ -287,40 +219,11 @@ class Engines:
         return list(dict.fromkeys(found))
 
     def busy(self, targets: Sequence[int]) -> list[int]:
-        """Those among some that still run something, whoever has asked for it."""
-        until_s = time.monotonic() + _BUSY_S
-        while busy := self._busy(targets):
-            if time.monotonic() > until_s:
-                break
-            time.sleep(_PAUSE_S)
-        return busy
-
-    def _busy(self, targets: Sequence[int]) -> list[int]:
-        """By what the controller says, and what it may not have heard of yet."""
-        said = self._queues(targets)
-        sent = getattr(self.client, "_outstanding_dict", {})
+        """Those among some that still run what was asked of them from here."""
+        sent = dict(getattr(self.client, "_outstanding_dict", {}))
         numbers = getattr(self.client, "_engines", {})
-        own = {numbers.get(uuid) for uuid, messages in dict(sent).items() if messages}
-        return [e for e in targets if said.get(e, {}).get("queue") or e in own]
-
-    def _queues(self, targets: Sequence[int]) -> dict[Any, Any]:
-        """What the controller says; ipyparallel would wait for it without an end.
-
-        As long as it owes an answer it is asked nothing more: one thread waits for it.
-        """
-        until_s = time.monotonic() + _ANSWERS_S
-        if self._asking is not None:
-            self._asking.join(_ANSWERS_S)
-        if self._asking is None or not self._asking.is_alive():
-            self._asking = _Asking(lambda: self.client.queue_status(list(targets)))
-            self._asking.start()
-            self._asking.join(max(0.0, until_s - time.monotonic()))
-            if isinstance(self._asking.said, dict):
-                return self._asking.said
-        raise GpuMagicError(
-            "the cluster does not answer: it was stopped, or its host is gone",
-            "start another: rc = ipp.Cluster(n=4).start_and_connect_sync()",
-        )
+        running = {numbers.get(uuid) for uuid, messages in sent.items() if messages}
+        return [each for each in targets if each in running]
 
     def request(
         self, kind: str, targets: Iterable[int], each: Callable[[int], dict[str, Any]]
@@ -351,10 +254,9 @@ class Engines:
 
     def restart_line(self, targets: Sequence[int], namespace: Mapping[str, Any]) -> str:
         """What to type so that others come in the place of some engines."""
-        there = getattr(self.client, "cluster", None) is not None
         names = (name for name, value in namespace.items() if value is self.client)
         rc, count = next(names, None), len(targets)
-        if rc is None or not there:
+        if rc is None or getattr(self.client, "cluster", None) is None:
             which = listed([str(each) for each in targets])
             return f"restart engines {which}, then `%gpu_ranks group`"
         return (
@@ -362,12 +264,6 @@ class Engines:
             f"{rc}.wait_for_engines({len(self.client.ids) + count}); "
             f"{rc}.send_signal(9, {list(targets)})"
         )
-
-    def forget(self, asked: Asked) -> None:
-        """Let ipyparallel forget what has been shown: it keeps all that ever came."""
-        ended = [result for result in asked.results.values() if result.ready()]
-        with contextlib.suppress(RuntimeError, ValueError):  # it still runs, or is gone
-            self.client.purge_local_results(ended)
 
 
 def _range(part: str, there: Sequence[int]) -> list[int]:
@@ -386,31 +282,20 @@ def _range(part: str, there: Sequence[int]) -> list[int]:
 def wait_for(
     asked: Asked,
     *,
-    each_moment: Callable[[], object] = lambda: None,
-    within_s: float = math.inf,
+    each_moment: Callable[[Asked], object] = lambda _: None,
 ) -> None:
     """Wait until each engine has answered, or has ended without an answer."""
-    ended_s: float | None = None
-    until_s = time.monotonic() + within_s
-    while time.monotonic() < until_s:
+    until_s = math.inf
+    ended_s = math.inf  # when the last line has ended whose answer is still to come
+    while time.monotonic() < min(until_s, ended_s + _LATE_S):
         asked.news()
-        each_moment()
-        if not asked.awaited:
-            let_end(asked)
-            return
-        if any(not asked.results[engine].ready() for engine in asked.awaited):
-            ended_s = None
-        elif ended_s is None:
-            ended_s = time.monotonic()
-        elif time.monotonic() - ended_s > _LATE_S:
-            return
-        _pause(asked)
-
-
-def let_end(asked: Asked, *, within_s: float = _ENDS_S) -> None:
-    """Wait for lines to end, which is what they do next."""
-    until_s = time.monotonic() + within_s
-    while asked.running and time.monotonic() < until_s:
+        each_moment(asked)
+        if not asked.awaited:  # lines end next
+            until_s = min(until_s, time.monotonic() + _ENDS_S)
+            if not asked.running:
+                return
+        is_running = {*asked.running}.intersection(asked.awaited)
+        ended_s = math.inf if is_running else min(ended_s, time.monotonic())
         _pause(asked)
 
 

@@ -8,19 +8,18 @@ there now and then where it is; that of rank 0 tells who is missing.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 import os
 import sys
 import time
 import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks.answer_where import hanging, waiting_text, where_of
-from gpumagic.gpu_ranks.answers import Alive, read_answer
-from gpumagic.gpu_ranks.lookout import Lookout
-from gpumagic.gpu_ranks.meeting import Meeting, common_store, distributed_here
+from gpumagic.gpu_ranks.answers import VERSION, read_answer
+from gpumagic.gpu_ranks.seen import Lookout, common_store, distributed_here, own_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,20 +27,23 @@ if TYPE_CHECKING:
 _BEAT_S = 1.0
 _DEAD_S = 6.0  # without a heartbeat
 _PAUSE_S = 0.02
+_LOOK_UP_S = 1.0
 _BEAT, _NEWS, _ANSWER, _ERROR, _TAKEN = "beat", "news", "answer", "error", "taken"
 
 
-@dataclass
 class Ranks:
-    """The ranks of a job, as seen by one of them."""
+    """The ranks of a job, as seen by one of them; they meet in torch's store.
 
-    rank: int  # this one
-    size: int  # how many there are
-    store: Any = None  # what they write down for each other; None for one rank alone
-    meeting: Meeting | None = None  # to begin together; None for one rank alone
+    No collective is called: one that a rank does not come to would hang, and would
+    count among those of the user.
+    """
+
+    def __init__(self, rank: int, size: int, store: Any = None) -> None:
+        self.rank, self.size = rank, size
+        self.store = store  # what they write down for each other; None for one alone
 
     def say(self, kind: str, said: object) -> None:
-        """Write something down for rank 0."""
+        """Write something down for the others."""
         text = json.dumps(said, separators=(",", ":"), default=str)
         self.store.set(f"{kind}/{self.rank}", zlib.compress(text.encode(), 1))
 
@@ -52,17 +54,34 @@ class Ranks:
             return None
         return json.loads(zlib.decompress(self.store.get(key)))
 
-    def offset(self, patience_s: float, of_s: float) -> dict[str, int]:
-        """How this clock stands to that of rank 0; all ranks call it at their end."""
-        with contextlib.suppress(Exception):
-            if self.meeting is None:
-                return {}
-            if self.meeting.has_several_clocks:
-                if not self.meeting.all_come("ended", patience_s):
-                    return {}
-                self.meeting.compare()
-            return self.meeting.offset(of_s=of_s)
-        return {}
+    def begin(self, within_s: float) -> bool:
+        """Say on which machine this is, and wait for all."""
+        if self.store.add(f"machine {own_clock()}", 1) == 1:
+            self.store.add("machines", 1)
+        return self.all_come("begun", within_s)
+
+    @property
+    def are_apart(self) -> bool:
+        """Whether those that have come are on several machines."""
+        return self.store is not None and self.store.add("machines", 0) > 1
+
+    def all_come(self, what: str, within_s: float) -> bool:
+        """Wait until all have come to this: the last one wakes the others.
+
+        Where that takes long they look up now and then, for Ctrl-C.
+        """
+        until_s, everybody = time.monotonic() + within_s, f"all {what}"
+        came = int(self.store.add(what, 1)) >= self.size
+        if came:
+            self.store.set(everybody, "")
+        while not came and (left_s := until_s - time.monotonic()) > 0:
+            patience = dt.timedelta(seconds=max(min(left_s, _LOOK_UP_S), 0.001))
+            try:
+                self.store.wait([everybody], patience)
+                came = True
+            except RuntimeError:  # of each version another kind; a dead store raises
+                came = bool(self.store.check([everybody]))
+        return came
 
 
 def require_group() -> None:
@@ -89,17 +108,17 @@ def meet(patience_s: float) -> Ranks:
             common = common.clone()
     block = common.add(f"gpumagic/watch/{rank}", 1)
     store = distributed.PrefixStore(f"gpumagic/watch/{block}", common)
-    meeting = Meeting(store, rank, size)
+    ranks = Ranks(rank, size, store)
     with contextlib.suppress(Exception):
-        meeting.begin(patience_s)
-    return Ranks(rank, size, store, meeting)
+        ranks.begin(patience_s)
+    return ranks
 
 
 def start_together(ranks: Ranks) -> None:
     """Begin with all others: who is late there would be blamed for it."""
-    if ranks.meeting is not None:
+    if ranks.store is not None:
         with contextlib.suppress(Exception):
-            ranks.meeting.all_come("ready", _DEAD_S)
+            ranks.all_come("ready", _DEAD_S)
 
 
 def tell(text: str) -> None:
@@ -118,12 +137,8 @@ def telling(ranks: Ranks, *, hang_s: float) -> Iterator[None]:
         yield
         return
     beats = _Beats(ranks, hang_s)
-    lookout = Lookout(
-        beats.say,
-        rank=ranks.rank,
-        every_s=min(_BEAT_S, hang_s / 4),
-        quiet_s=hang_s,
-    )
+    every_s = min(_BEAT_S, hang_s / 4)
+    lookout = Lookout(beats.say, rank=ranks.rank, every_s=every_s, quiet_s=hang_s)
     pid = os.getpid()
     with contextlib.suppress(Exception):
         beats.say(lookout.said())
@@ -134,7 +149,7 @@ def telling(ranks: Ranks, *, hang_s: float) -> Iterator[None]:
         if os.getpid() == pid:  # a child of this rank shares its connection
             lookout.__exit__()
             with contextlib.suppress(Exception):
-                ranks.say(_BEAT, lookout.said() | {"beat": -1, "left": True})
+                ranks.say(_BEAT, lookout.said() | {"beat": -1})
 
 
 class _Beats:
@@ -160,7 +175,6 @@ class _Beats:
     def _hear(self) -> None:
         beats = [self._ranks.heard(_BEAT, each) for each in range(self._ranks.size)]
         read = [read_answer(said, rank) for rank, said in enumerate(beats) if said]
-        left = {each.name for each in read if isinstance(each, Alive) and each.left}
         before, self._waiting = self._waiting, {}
         for waiting in hanging(where_of(read), self._hang_s):
             called = waiting.collective, waiting.number, waiting.missing
@@ -168,9 +182,7 @@ class _Beats:
             # Ranks do not say all at once that they wait: not before all have.
             if before.get(called) == waiting.waiting and called not in self._told:
                 self._told.add(called)
-                gone = sorted(left & {*waiting.missing})
-                has_left = f" (rank {gone[0]} has left the block)" if gone else ""
-                tell(f"{waiting_text(waiting)}{has_left}")
+                tell(waiting_text(waiting))
         for rank in range(1, self._ranks.size):
             said = self._ranks.heard(_ERROR, rank)
             if said is not None and rank not in self._told:
@@ -206,71 +218,52 @@ def _wait(is_over: Callable[[], bool]) -> None:
 
 def collect(
     ranks: Ranks, own: dict[str, Any], patience_s: float
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> list[dict[str, Any]]:
     """On rank 0: the answers, and of those who gave none what is known."""
-    answers = {0: own}
-    lives = {rank: _Life() for rank in range(1, ranks.size)}
+    others = [_Other(ranks, rank) for rank in range(1, ranks.size)]
     if own.get("error"):  # the others may wait for this one, and for ever
         patience_s = min(patience_s, _DEAD_S)
-    with contextlib.suppress(Exception):  # the store has died: those who are in count
-        _wait(lambda: not _are_awaited(ranks, answers, lives, patience_s))
-        ranks.store.set(_TAKEN, "")
-    absent = [lives[rank].absence(rank) for rank in lives if rank not in answers]
-    return [answers[rank] for rank in sorted(answers)], absent
+    if others:
+        with contextlib.suppress(Exception):  # the store has died: who is in counts
+            _wait(lambda: sum(each.is_awaited(patience_s) for each in others) == 0)
+            ranks.store.set(_TAKEN, "")
+    return [own, *(each.answer or each.last_word() for each in others)]
 
 
-def _are_awaited(
-    ranks: Ranks,
-    answers: dict[int, dict[str, Any]],
-    lives: dict[int, _Life],
-    patience_s: float,
-) -> bool:
-    """Whether there are ranks that may still answer."""
-    if ranks.store is None:
-        return False
-    awaited = False
-    for rank, life in lives.items():
-        if rank not in answers:
-            said = ranks.heard(_ANSWER, rank)
-            if said is not None:
-                answers[rank] = said
-                ranks.store.delete_key(f"{_ANSWER}/{rank}")
-            else:
-                life.see(ranks.heard(_BEAT, rank))
-                awaited |= not life.is_over(patience_s)
-    return awaited
+class _Other:
+    """What rank 0 hears of one of the others at the end."""
 
+    def __init__(self, ranks: Ranks, rank: int) -> None:
+        self._ranks, self._rank = ranks, rank
+        self.answer: dict[str, Any] | None = None
+        self._beat: dict[str, Any] = {}  # the last one
+        self._beat_s = self._called_s = time.monotonic()  # when that was another
 
-class _Life:
-    """The heartbeats of one rank."""
+    def is_awaited(self, patience_s: float) -> bool:
+        """Whether it may still answer: it lives, and has called something lately."""
+        if self.answer is None:
+            self.answer = self._ranks.heard(_ANSWER, self._rank)
+        if self.answer is not None:
+            return False
+        before, now_s = self._beat, time.monotonic()
+        self._beat = self._ranks.heard(_BEAT, self._rank) or before
+        if self._beat.get("beat") != before.get("beat"):
+            self._beat_s = now_s
+        last, last_before = (
+            (e.get("flight") or {}).get("last") for e in (self._beat, before)
+        )
+        if last != last_before:
+            self._called_s = now_s
+        is_gone = now_s - self._beat_s > min(_DEAD_S, patience_s)
+        return not is_gone and now_s - self._called_s <= patience_s
 
-    def __init__(self) -> None:
-        self.said: dict[str, Any] = {}
-        self._seen_s = self._went_on_s = time.monotonic()
-
-    def see(self, said: dict[str, Any] | None) -> None:
-        """Note what it has said last."""
-        before, self.said = self.said, said or self.said
-        if self.said.get("beat") != before.get("beat"):
-            self._seen_s = time.monotonic()
-        if self._reached(self.said) != self._reached(before):
-            self._went_on_s = time.monotonic()
-
-    def _reached(self, said: dict[str, Any]) -> Any:
-        return (said.get("flight") or {}).get("last")
-
-    def is_over(self, patience_s: float) -> bool:
-        """Whether it is waited for no longer."""
-        now_s = time.monotonic()
-        is_gone = now_s - self._seen_s > min(_DEAD_S, patience_s)
-        return is_gone or now_s - self._went_on_s > patience_s
-
-    def absence(self, rank: int) -> dict[str, Any]:
-        """What is said of it in place of an answer."""
-        silent_s = time.monotonic() - self._seen_s
-        why, text = "silent", "alive, and has called nothing for long"
-        if not self.said:
-            text = "no watch() there"
-        elif silent_s > _BEAT_S * 3:
-            why, text = "died", f"no heartbeat for {silent_s:.0f} s"
-        return {"name": rank, "why": why, "text": text, "said": self.said}
+    def last_word(self) -> dict[str, Any]:
+        """What is told of it in place of an answer: where it is, if it lives."""
+        silent_s = time.monotonic() - self._beat_s
+        why, text = "died", f"no heartbeat for {silent_s:.0f} s"
+        if not self._beat:
+            why, text = "silent", "no watch() there"
+        elif silent_s <= _BEAT_S * 3:
+            return self._beat
+        told = {"version": VERSION, "kind": "absent", "name": self._rank}
+        return told | {"why": why, "text": text, "line": self._beat.get("line")}

@@ -43,12 +43,6 @@ class RanksMagics(GpuMagics):
     @word("where", "Who waits for whom in what still runs.")
     @argument("--mem", action="store_true", help="Of a cell: the memory of each rank.")
     @argument("--on", metavar="ENGINES", help="Only on these, as in --on 0,2 or 0-3.")
-    @argument(
-        "--backend",
-        more=True,
-        metavar="NAME",
-        help="group: nccl, gloo or another; by default what fits the devices.",
-    )
     @output_options
     def gpu_ranks(self, line: str, cell: str | None = None) -> Any:
         """Ask all ranks of a job at once, on the engines of an ipyparallel cluster.

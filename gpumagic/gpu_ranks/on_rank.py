@@ -13,30 +13,36 @@ import os
 import socket
 import sys
 import tempfile
+import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.devices.driver import open_driver
+from gpumagic.devices.nvidia import open_driver
 from gpumagic.devices.opening import runtime_now
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import DeviceError, GpuMagicError, error_line
 from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.counters import read as read_counters
-from gpumagic.gpu_ranks.answers import RECORDER, VERSION, most_collectives
-from gpumagic.gpu_ranks.flight_recorder import flight, is_recorded, recorded
-from gpumagic.gpu_ranks.lookout import line_of
-from gpumagic.gpu_ranks.meeting import distributed_here, now_ns, own_clock
+from gpumagic.gpu_ranks.answers import MOST, MOST_IN_ALL, RECORDER, VERSION
+from gpumagic.gpu_ranks.seen import (
+    distributed_here,
+    flight,
+    is_recorded,
+    line_of,
+    own_clock,
+    recorded,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gpumagic.cuda_sync_time.answer_run import TimingReport
     from gpumagic.cuda_sync_time.api import Watched
-    from gpumagic.gpu_open.trace_events import TraceEvents
-    from gpumagic.gpu_open.trace_records import RankTrace
+    from gpumagic.gpu_open.records import RankTrace
+    from gpumagic.gpu_open.trace_file import TraceEvents
     from gpumagic.gpu_select.answer_gpus import SelectReport
     from gpumagic.gpu_select.report import Row
 
@@ -56,9 +62,20 @@ _OF_TWO = frozenset({"send", "recv", "send_recv"})
 def seat(engine: int | None = None) -> dict[str, Any]:
     """Where this process sits; nothing is started to find out."""
     rank, _, backend = group()
-    local_rank = _number_in("LOCAL_RANK")
+    text = os.environ.get("LOCAL_RANK", "")
+    local_rank = int(text) if text.isdecimal() else None
     told = _machine()
-    row = _current(told, local_rank)
+    gpu: dict[str, Any] = {}
+    if (row := _current(told, local_rank)) is not None:
+        gpu = {"gpu": row.uuid, "gpu_name": row.name, "gpu_number": row.physical}
+        gpu["confirmed"] = row.actual is not None
+    also_on = [
+        each.uuid
+        for each in open_driver().inventory().gpus
+        if each.uuid
+        and each.uuid != gpu.get("gpu")
+        and os.getpid() in {process.pid for process in each.processes or ()}
+    ]
     return {
         "version": VERSION,
         "kind": "seat",
@@ -68,10 +85,8 @@ def seat(engine: int | None = None) -> dict[str, Any]:
         "machine": own_clock(),
         "pid": os.getpid(),
         "local_rank": local_rank,
-        **(_gpu(row) if row is not None else {}),
-        "also_on": _also_on(row),
-        "driver": open_driver().inventory().driver_version,
-        "torch": getattr(sys.modules.get("torch"), "__version__", None),
+        **gpu,
+        "also_on": also_on,
         "simulated": told.simulated,
         "backend": backend,
     }
@@ -97,7 +112,7 @@ def _machine() -> SelectReport:
     runtime = runtime_now()
     return _status_when(
         *(os.environ.get(variable) for variable in _VISIBILITY),
-        _has_torch(),
+        "torch" in sys.modules,
         runtime.kind,
         runtime.started(),
         id(simulated_box()),
@@ -116,25 +131,12 @@ def group() -> tuple[int | None, int | None, str | None]:
     distributed = distributed_here()
     if distributed is None:
         return None, None, None
-    return (
-        distributed.get_rank(),
-        distributed.get_world_size(),
-        _backend(distributed),
-    )
-
-
-def _backend(distributed: Any) -> str | None:
-    """What moves the data of GPUs, or of the host where nothing else does."""
+    backend = None
     with contextlib.suppress(Exception):  # what each version calls it differs
-        return _of_gpus(str(distributed.distributed_c10d.get_backend_config()))
-    return None
-
-
-def _of_gpus(told: str) -> str | None:
-    """Of a text such as "cpu:gloo,cuda:nccl"."""
-    by_device = dict(each.split(":", 1) for each in told.split(","))
-    of_gpus = [each for kind, each in by_device.items() if kind != "cpu"]
-    return next(iter(of_gpus), None) or by_device.get("cpu")
+        # As in "cpu:gloo,cuda:nccl": what moves the data of GPUs, if anything does.
+        told = str(distributed.distributed_c10d.get_backend_config()).split(",")
+        backend = max(told, key=lambda each: not each.startswith("cpu:")).split(":")[1]
+    return distributed.get_rank(), distributed.get_world_size(), backend
 
 
 def _current(told: SelectReport, local_rank: int | None) -> Row | None:
@@ -144,47 +146,19 @@ def _current(told: SelectReport, local_rank: int | None) -> Row | None:
     if current is None:
         shown = {row.predicted for row in told.rows if row.predicted is not None}
         current = 0 if local_rank is None or len(shown) == 1 else local_rank
-    for row in told.rows:
-        if current == (row.predicted if row.actual is None else row.actual):
-            return row
-    return None
-
-
-def _gpu(row: Row) -> dict[str, Any]:
-    return {
-        "gpu": row.uuid,
-        "gpu_name": row.name,
-        "gpu_number": row.physical,
-        "confirmed": row.actual is not None,
-    }
-
-
-def _also_on(current: Row | None) -> list[str]:
-    """Other GPUs on which this process holds memory, as their driver tells."""
-    own, found = os.getpid(), []
-    for gpu in open_driver().inventory().gpus:
-        pids = {process.pid for process in gpu.processes or ()}
-        if own in pids and gpu.uuid and (current is None or gpu.uuid != current.uuid):
-            found.append(gpu.uuid)
-    return found
-
-
-def _number_in(variable: str) -> int | None:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdecimal() else None
+    numbers = ((e.predicted if e.actual is None else e.actual, e) for e in told.rows)
+    return next((row for number, row in numbers if number == current), None)
 
 
 # ------------------------------------------------------------- what a block of code did
 
 
+@dataclass
 class Measured:
     """What a block came to."""
 
-    def __init__(self) -> None:
-        # what the block has caught itself, and is to be told all the same
-        self.error: BaseException | None = None
-        # the dictionary that goes out, once the block has ended
-        self.said: dict[str, Any] | None = None
+    error: BaseException | None = None  # also what the block has caught itself
+    said: dict[str, Any] | None = None  # what goes out, once the block has ended
 
 
 def warm_up(*, profile: bool = False) -> None:
@@ -201,10 +175,6 @@ def _warmed(_: object, *, profile: bool) -> None:
         pass
 
 
-def _has_torch() -> bool:
-    return "torch" in sys.modules
-
-
 @contextlib.contextmanager
 def measuring(
     *,
@@ -219,7 +189,7 @@ def measuring(
     """
     from gpumagic import cuda_sync_time
 
-    measured, since_ns = Measured(), now_ns()
+    measured, since_ns = Measured(), time.time_ns()
     memory: CellRun | None = None
     timing: Watched | None = None
     with tempfile.TemporaryDirectory() as folder:
@@ -231,7 +201,7 @@ def measuring(
                 with cuda_sync_time.watch(
                     trace_file=whole, trace_s=_TRACED_S
                 ) as timing:
-                    since_ns = now_ns()
+                    since_ns = time.time_ns()
                     yield measured
         except BaseException as raised:
             measured.error = raised
@@ -254,9 +224,9 @@ def measuring(
 
 def _is_traced(*, profile: bool) -> bool:
     """Whether a block is: torch's profiler starts not before CUDA, and not twice."""
-    from gpumagic.devices.torch_profiler import require_startable
+    from gpumagic.devices.tracing import require_startable
 
-    if not _has_torch():
+    if "torch" not in sys.modules:
         return False
     if runtime_now().kind == CpuRuntime.kind and is_recorded() and not profile:
         return False
@@ -286,7 +256,7 @@ def _flags(timing: TimingReport | None) -> dict[str, str]:
 
 def fitting(said: dict[str, Any], ranks: int) -> dict[str, Any]:
     """The same with its last collectives alone, where they would be too many."""
-    rows, most = said.get("collectives") or [], most_collectives(ranks)
+    rows, most = said.get("collectives") or [], min(MOST, MOST_IN_ALL // ranks)
     if len(rows) <= most:
         return said
     return said | {"collectives": rows[-most:], "from_ns": rows[-most - 1][5]}
@@ -306,13 +276,9 @@ def _read(file: Path) -> tuple[TraceEvents, RankTrace] | None:
     return None
 
 
-def _elapsed_s(timing: TimingReport | None) -> float | None:
-    return None if timing is None else timing.run.elapsed_s
-
-
 def _recorded(timing: TimingReport | None, since_ns: int) -> dict[str, Any]:
     """What a block took, and what torch's recorder knows of it."""
-    elapsed_s = _elapsed_s(timing)
+    elapsed_s = None if timing is None else timing.run.elapsed_s
     said: dict[str, Any] = {
         "elapsed_s": elapsed_s,
         "by_model": simulated_box() is not None,
@@ -331,7 +297,7 @@ def times_of(
 ) -> dict[str, Any]:
     """What a block took, and what was done with others meanwhile, as it travels."""
     events, rank = trace
-    elapsed_s = _elapsed_s(timing)
+    elapsed_s = None if timing is None else timing.run.elapsed_s
     began_ns, ended_ns = _window(events, elapsed_s)
     said: dict[str, Any] = {
         "elapsed_s": elapsed_s,
@@ -370,10 +336,9 @@ def _rows(rank: RankTrace, began_ns: int, ended_ns: int) -> list[list[Any]]:
             number = each.number if each.numbered else counted[each.group]
             counted[each.group] += 1
         row = [each.group or unnamed, number, each.name, each.nbytes, start_ns, end_ns]
-        beside_ns = round((each.hidden_s or 0.0) * _NS)
         ends_s = (at_s - each.start_s for span in each.hidden for at_s in span)
         spans = [max(round(at_s * _NS), 0) for at_s in ends_s]
-        rows.append([*row, each.during or "", beside_ns, spans])
+        rows.append([*row, each.during or "", spans])
     return rows
 
 
@@ -385,11 +350,11 @@ def _window(events: TraceEvents, elapsed_s: float | None) -> tuple[int, int]:
         # The mark comes when all has been told that a run tells: its time is over then.
         took_ns = end[-1] - begin[0] if elapsed_s is None else round(elapsed_s * _NS)
         return begin[0], max(min(end[-1], begin[0] + took_ns), begin[0])
-    starts = [e.start_ns for e in events.work] + [e.start_ns for e in events.operators]
-    ends = [e.end_ns for e in events.work] + [e.end_ns for e in events.operators]
-    if not starts:
-        return 0, round((elapsed_s or 0.0) * _NS)
-    return min(starts), max(ends)
+    spans = [(each.start_ns, each.end_ns) for each in events.work]
+    spans += [(each.start_ns, each.end_ns) for each in events.operators]
+    if spans:
+        return min(spans)[0], max(end_ns for _, end_ns in spans)
+    return 0, round((elapsed_s or 0.0) * _NS)
 
 
 def memory_of(run: CellRun) -> dict[str, Any] | None:
@@ -409,8 +374,6 @@ def memory_of(run: CellRun) -> dict[str, Any] | None:
     ]
     limit = runtime.memory_bytes(now.device)
     return {
-        "allocated_bytes": now.allocated_bytes,
-        "reserved_bytes": now.reserved_bytes,
         # Where nothing moved, what is there was there all the time.
         "peak_bytes": peaks[0] if peaks else now.allocated_bytes,
         "limit_bytes": None if limit is None else limit[1],

@@ -36,7 +36,7 @@ _LOST = (
     "remote process exited",
     "ncclremoteerror",
 )
-_WHY = {  # of one and of several, the gravest last
+WHY = {  # of one and of several, the gravest last
     "lost": ("lost another", "lost another"),
     "silent": ("does not answer", "do not answer"),
     "interrupted": ("was interrupted", "were interrupted"),
@@ -62,7 +62,7 @@ def unfinished_of(read: Iterable[Answer]) -> tuple[Unfinished, ...]:
             interrupted = each.error.startswith(KeyboardInterrupt.__name__)
             why = "interrupted" if interrupted else "raised"
             its = Unfinished(each.name, why, each.error, each.error_line)
-            found.append((each.ended_ns + (each.offset_ns or 0), its))
+            found.append((each.ended_ns, its))
     found.sort(key=lambda each: (each[0], each[1].name))
     every = [each for _, each in found]
     if all(map(_has_lost_another, every)):
@@ -149,27 +149,12 @@ def line_text(line: CodeLine) -> str:
 # ---------------------------------------------------------------------- sentences
 
 
-def unfinished_headline(
-    unfinished: Sequence[Unfinished], ranks: int, names: Names
-) -> str:
-    """How many finished, and what became of the gravest of the others."""
-    if deaf := [each for each in unfinished if each.why == "deaf"]:
-        causes = [each for each in unfinished if each.why in {"died", "raised"}]
-        who = names.several(each.name for each in deaf)
-        before = f"{unfinished_text(causes, names)}; " if causes else ""
-        return f"{before}{who} {verb(deaf, *_WHY['deaf'])}"
-    finished = ranks - len({each.name for each in unfinished})
-    said = f"{finished if finished > 0 else 'none':{',' if finished > 0 else ''}}"
-    said = f"{said} of {count_text(ranks, names.noun)} finished"
-    return f"{said}; {unfinished_text(unfinished, names)}"
-
-
 def unfinished_text(unfinished: Sequence[Unfinished], names: Names) -> str:
     """Who gave no answer and why, the gravest kind of them; and how many more."""
     alike: dict[tuple[str, str], list[Unfinished]] = defaultdict(list)
     for each in unfinished:
         alike[each.why, each.text].append(each)
-    gravity = [*_WHY]
+    gravity = [*WHY]
     (why, text), gravest = max(alike.items(), key=lambda row: gravity.index(row[0][0]))
     first = {each.name for each in gravest}
     said = f"{names.several(first)} {_why_text(why, text, gravest)}"
@@ -183,15 +168,10 @@ def unfinished_text(unfinished: Sequence[Unfinished], names: Names) -> str:
 
 
 def _why_text(why: str, text: str, names: Sequence[object]) -> str:
-    said = verb(names, *_WHY[why])
+    said = verb(names, *WHY[why])
     if why in {"deaf", "interrupted"} or not text:
         return f"{said} an error" if why == "raised" else said
     return f"{said}{' ' if why == 'raised' else ': '}{clean(text, 100)}"
-
-
-def why_text(unfinished: Unfinished) -> str:
-    """What became of one, in two words."""
-    return _WHY[unfinished.why][0]
 
 
 def unfinished_notes(

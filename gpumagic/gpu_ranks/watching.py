@@ -9,36 +9,27 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import math
 import os
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
-from gpumagic.devices.alarm import Alarm
 from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.waiting import Alarm
 from gpumagic.errors import GpuMagicError, error_line
 from gpumagic.gpu_ranks import analysis, gathering, on_rank
-from gpumagic.gpu_ranks.answers import (
-    RECORDER,
-    VERSION,
-    Alive,
-    Answer,
-    Unfinished,
-    read_answer,
-)
-from gpumagic.gpu_ranks.flight_recorder import flight, is_recorded, recorded
-from gpumagic.gpu_ranks.lookout import line_of
-from gpumagic.gpu_ranks.meeting import now_ns
+from gpumagic.gpu_ranks.answers import RECORDER, VERSION
+from gpumagic.gpu_ranks.seen import flight, is_recorded, line_of, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gpumagic.gpu_ranks.answer_times import RanksReport
 
-SAVED, KIND = 2, "ranks"  # of the file: its version, and what is in it
+SAVED, KIND = 3, "ranks"  # of the file: its version, and what is in it
 KERNELS, PROFILER, SIMULATOR = "kernels", "profiler", "simulator"
 _NS = 1_000_000_000
 _TRACED_S = 20.0  # at most, of kernels alone
@@ -47,31 +38,23 @@ _MOST_STEPS = 1_000
 _LONGEST_S = 7 * 86_400.0
 
 
+@dataclass
 class Watched:
     """What is found of a block of code on all ranks."""
 
-    def __init__(self) -> None:
-        self.report: RanksReport | None = None  # on rank 0, once the block has ended
-        self._saved: dict[str, Any] | None = None
-        self._steps: list[int] = []
+    report: RanksReport | None = None  # on rank 0, once the block has ended
+    _saved: dict[str, Any] | None = None
+    _steps: list[int] = field(default_factory=list)
 
     def step(self) -> None:
         """Say that a step has ended; all ranks do so alike."""
         self._steps.append(time.perf_counter_ns())
-
-    def to_dict(self) -> dict[str, Any] | None:
-        """What `opened` makes the report of, as plain values; None but on rank 0."""
-        return self._saved
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the answers of all ranks to a file; only rank 0 does so."""
         if self._saved is not None:
             text = json.dumps(self._saved, separators=(",", ":"))
             Path(path).write_text(text, encoding="utf-8")
-
-    def _steps_s(self) -> list[float]:
-        marks = self._steps[-_MOST_STEPS - 1 :]
-        return [(b - a) / _NS for a, b in itertools.pairwise(marks)]
 
 
 @contextlib.contextmanager
@@ -105,9 +88,13 @@ def watch(
 
     Raises:
         GpuMagicError: A launcher has started several ranks, and they have not met; or
-            a time is no time.
+            a time is none.
     """
-    hang_s, patience_s = _time("hang_s", hang_s), _time("patience_s", patience_s)
+    if not (hang_s > 0 and patience_s > 0):
+        raise GpuMagicError(
+            "watch() cannot wait for no time", "give hang_s and patience_s in seconds"
+        )
+    hang_s, patience_s = min(hang_s, _LONGEST_S), min(patience_s, _LONGEST_S)
     gathering.require_group()
     watched, pid = Watched(), os.getpid()
     ranks = gathering.meet(patience_s)
@@ -129,33 +116,20 @@ def watch(
                 gathering.tell(f"there is no report: {error_line(error)}")
 
 
-def _time(name: str, seconds: object) -> float:
-    """Seconds that can be waited."""
-    if not isinstance(seconds, int | float) or math.isnan(seconds) or seconds <= 0:
-        raise GpuMagicError(
-            f"{name} is {repr(seconds)[:40]}, which is no time",
-            f"give it in seconds, such as {name}=20",
-        )
-    return min(float(seconds), _LONGEST_S)
-
-
 def _hand_over(
     watched: Watched, ranks: gathering.Ranks, block: _Measurement, patience_s: float
 ) -> None:
-    said = on_rank.fitting(block.said, ranks.size)
-    since_ns = max(said["began_ns"], said.get("from_ns") or 0)
-    said |= ranks.offset(patience_s, (said["ended_ns"] - since_ns) / _NS)
-    said |= {"steps_s": watched._steps_s()}  # noqa: SLF001 -- of this file
+    marks = watched._steps[-_MOST_STEPS - 1 :]  # noqa: SLF001 -- of this file
+    steps_s = [(b - a) / _NS for a, b in itertools.pairwise(marks)]
+    said = on_rank.fitting(block.said, ranks.size) | {"steps_s": steps_s}
     if ranks.rank != 0:
         gathering.hand_in(ranks, said, patience_s)
         return
-    came, absent = gathering.collect(ranks, said, patience_s)
     watched._saved = {  # noqa: SLF001
         "gpumagic": SAVED,
         "kind": KIND,
         "with_memory": block.with_memory,
-        "answers": came,
-        "absent": absent,
+        "answers": gathering.collect(ranks, said, patience_s),
     }
     watched.report = opened(watched._saved)  # noqa: SLF001
 
@@ -163,32 +137,15 @@ def _hand_over(
 def opened(saved: Mapping[str, Any]) -> RanksReport:
     """The report of what `save` wrote or `to_dict` gave."""
     version, kind = saved.get("gpumagic"), saved.get("kind")
-    said, absent = saved.get("answers"), saved.get("absent")
+    said = saved.get("answers")
     if kind != KIND or version != SAVED:
         raise GpuMagicError(
             f"this is no block of many ranks of version {SAVED}: "
             f"{str(kind)[:20]}, version {str(version)[:20]}",
             "open it with the gpumagic that wrote it",
         )
-    read = [
-        read_answer(each, place)
-        for place, each in enumerate(said if isinstance(said, list) else [])
-    ]
-    read += map(_last_word, absent if isinstance(absent, list) else [])
-    return analysis.of_answers(read, with_memory=bool(saved.get("with_memory")))
-
-
-def _last_word(said: object) -> Answer:
-    """Of a rank without an answer where it was last, or why there is none."""
-    row = said if isinstance(said, dict) else {}
-    name = row.get("name")
-    name = name if isinstance(name, int) else -1
-    word = read_answer(row.get("said"), name)
-    if row.get("why") == "silent" and isinstance(word, Alive) and word.name == name:
-        return word
-    why = row.get("why") if row.get("why") in {"died", "silent"} else "garbage"
-    line = word.line if isinstance(word, Alive) else None
-    return Unfinished(name, str(why), str(row.get("text") or "")[:300], line)
+    answers = said if isinstance(said, list) else []
+    return analysis.analyse(answers, with_memory=bool(saved.get("with_memory")))
 
 
 # --------------------------------------------------------------- what one rank measures
@@ -206,16 +163,11 @@ class _Measurement:
     def __init__(self, ranks: gathering.Ranks, *, memory: bool, profile: bool) -> None:
         self._ranks, self.with_memory, self._profile = ranks, memory, profile
         self.said: dict[str, Any] = {}  # what came of it, once the block has ended
-        self._pid = os.getpid()
-
-    def _is_here(self) -> bool:
-        """Whether it is this process that has begun: a child of it measures nothing."""
-        return os.getpid() == self._pid
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
         """Measure; what came of it is in `said`, however the block ends."""
-        told_by = _way(profile=self._profile)
+        told_by = _way(profile=self._profile, are_apart=self._ranks.are_apart)
         way = {RECORDER: self._recorded, KERNELS: self._kernels}.get(
             told_by, self._profiled
         )
@@ -226,20 +178,20 @@ class _Measurement:
             "kind": "done",
             "seat": on_rank.seat() | {"rank": self._ranks.rank},
             "told_by": told_by,
-            "began_ns": now_ns(),
+            "began_ns": time.time_ns(),
         }
         try:
             with self._memory(seen), way(seen):
-                self.said["began_ns"] = now_ns()
+                self.said["began_ns"] = time.time_ns()
                 try:
                     yield
                 except BaseException as error:
                     raised = error
                     raise
                 finally:
-                    self.said["ended_ns"] = max(now_ns(), self.said["began_ns"])
+                    self.said["ended_ns"] = max(time.time_ns(), self.said["began_ns"])
         except Exception as error:
-            if error is raised or not self._is_here():
+            if error is raised:
                 raise
             # What is ours has failed at the end: neither the block nor its error has.
             gathering.tell(f"nothing tells of collectives: {error_line(error)}")
@@ -247,32 +199,30 @@ class _Measurement:
             if raised is not None:
                 raise raised from None
         finally:
-            if self._is_here():
-                self.said |= {
-                    "error": error_line(raised),
-                    "error_line": None if raised is None else line_of(raised),
-                    "flight": None if raised is None else flight(),
-                    **seen,
-                }
+            self.said |= {
+                "error": error_line(raised),
+                "error_line": None if raised is None else line_of(raised),
+                "flight": None if raised is None else flight(),
+                **seen,
+            }
 
     @contextlib.contextmanager
     def _recorded(self, seen: dict[str, Any]) -> Iterator[None]:
         """By the flight recorder, which knows when each collective was called."""
-        since_ns = now_ns()
+        since_ns = time.time_ns()
         gathering.start_together(self._ranks)
         try:
             yield
         finally:
-            if self._is_here():
-                rows, from_ns = recorded(since_ns)
-                seen |= {"collectives": rows, "has_ends": False, "from_ns": from_ns}
+            rows, from_ns = recorded(since_ns)
+            seen |= {"collectives": rows, "has_ends": False, "from_ns": from_ns}
 
     @contextlib.contextmanager
     def _kernels(self, seen: dict[str, Any]) -> Iterator[None]:
         """By the kernels of NCCL, which wait on the GPU until all ranks are there."""
         import torch
 
-        from gpumagic.devices import torch_profiler
+        from gpumagic.devices import tracing
 
         profile = None
 
@@ -283,14 +233,14 @@ class _Measurement:
             ):
                 return False  # which waiting for the GPU would break
             with contextlib.suppress(*_PROFILER_ERRORS):
-                torch_profiler.stop(torch, profile)
-            seen["until_ns"] = now_ns()
+                tracing.stop(torch, profile)
+            seen["until_ns"] = time.time_ns()
             return True
 
         alarm = Alarm(_TRACED_S, cut)
         with contextlib.suppress(GpuMagicError, *_PROFILER_ERRORS):
-            torch_profiler.require_startable(torch)
-            profile = torch_profiler.started(torch, "cuda", devices_alone=True)
+            tracing.require_startable(torch)
+            profile = tracing.started(torch, "cuda", devices_alone=True)
         gathering.start_together(self._ranks)
         if profile is not None:
             alarm.set()
@@ -301,13 +251,13 @@ class _Measurement:
             if torch.cuda.is_initialized():
                 with contextlib.suppress(RuntimeError):  # an error of the block's
                     torch.cuda.synchronize()
-            seen |= {"ended_ns": now_ns(), "told_by": ""}
+            seen |= {"ended_ns": time.time_ns(), "told_by": ""}
             if profile is not None:
                 # The user's own profiler may have taken its place meanwhile.
                 with contextlib.suppress(OSError, GpuMagicError, *_PROFILER_ERRORS):
                     if "until_ns" not in seen:
-                        torch_profiler.stop(torch, profile)
-                    read = _read_trace(torch_profiler.exported(profile))
+                        tracing.stop(torch, profile)
+                    read = _read_trace(tracing.exported(profile))
                     if "until_ns" in seen and "ended_ns" in read:
                         seen["until_ns"] = read["ended_ns"]
                     seen |= read | {"told_by": KERNELS}
@@ -343,17 +293,15 @@ class _Measurement:
         seen["memory"] = on_rank.memory_of(run)
 
 
-def _way(*, profile: bool) -> str:
-    """What tells of collectives here."""
+def _way(*, profile: bool, are_apart: bool) -> str:
+    """What tells of collectives here; of hosts apart, what needs no common clock."""
     _, _, backend = on_rank.group()
     if simulated_box() is not None:
         return SIMULATOR
-    if profile:
-        return PROFILER
-    if backend is not None and "nccl" in backend:
+    if not profile and backend is not None and "nccl" in backend:
         return KERNELS
     recorded = backend is None or ("gloo" in backend and is_recorded())
-    return RECORDER if recorded else PROFILER
+    return RECORDER if recorded and not profile and not are_apart else PROFILER
 
 
 def _read_trace(text: str) -> dict[str, Any]:

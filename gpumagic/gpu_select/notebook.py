@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
-from gpumagic.devices.cuda_start import mapped_library
+from gpumagic.devices.nvidia import mapped_library
 from gpumagic.gpu_select.watch import Watcher
 from gpumagic.report.frontend import is_terminal
 

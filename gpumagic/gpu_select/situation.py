@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from gpumagic.devices.nvml import same_uuid
 from gpumagic.devices.protocols import CudaState, Initialisation, Inventory
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.visibility import seen_under
-from gpumagic.devices.visible_devices import same_uuid
 from gpumagic.gpu_select import variables
 from gpumagic.gpu_select.answer_gpus import SelectReport
 from gpumagic.gpu_select.free import usage_of

@@ -6,7 +6,8 @@ our own magics only: a body that awaits becomes an awaited call; a body that doe
 not compile is left to IPython alone, with an empty line in place of the magic
 line, so that message, line numbers and "nothing was run" are those of a plain cell.
 
-It holds no state: IPython calls it for other reasons than running.
+It holds no state: IPython calls it for other reasons than running. For IPython 7 the
+number of each cell is kept as well, as in In [3].
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from contextlib import ExitStack
 
 _MAGIC_LINE = re.compile(r"%%(\w+)[ \t]*(.*?)\s*\Z", re.DOTALL)
 
@@ -67,3 +69,23 @@ class CellTransform:
         finally:
             compiler.flags = flags  # a `from __future__` must not count yet
         return any(code.co_flags & inspect.CO_COROUTINE for code in codes)
+
+
+def keep_cell_numbers(shell: Any, undo: ExitStack) -> None:
+    """From now on `shell.compile` knows each cell by its file, as from IPython 8 on.
+
+    The file of a kernel's cell is a hash of its text, which nobody recognises.
+    """
+    compiler = shell.compile
+    if hasattr(compiler, "_filename_map"):
+        return
+    cache, numbers = compiler.cache, {}
+
+    def numbered(code: str, number: int = 0, raw_code: str | None = None) -> str:
+        name: str = cache(code, number, raw_code)
+        numbers[name] = number
+        return name
+
+    compiler.cache, compiler._filename_map = numbered, numbers  # noqa: SLF001
+    undo.callback(delattr, compiler, "cache")
+    undo.callback(delattr, compiler, "_filename_map")

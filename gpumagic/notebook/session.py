@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from traitlets import Bool, Integer
 from traitlets.config import Configurable
 
-from gpumagic.devices.driver import driver_of_this_machine, simulated_driver
+from gpumagic.devices.nvidia import NvidiaDriver, simulated_driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 class Session:
     """Opened devices, and the reports that were shown."""
 
-    def __init__(
-        self, open_driver: Callable[[], Driver] = driver_of_this_machine
-    ) -> None:
+    def __init__(self, open_driver: Callable[[], Driver] = NvidiaDriver) -> None:
         self._open_driver = open_driver
         self._driver: Driver | None = None
         self._shown: tuple[weakref.ref[Any], int] | None = None

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
     Column,
     Drawing,
     Note,
     Paragraph,
-    Property,
     Table,
     how_measured,
     one_screen,
 )
-from gpumagic.pin_loader.answer_loader import notes_of, place_lines
+from gpumagic.pin_loader.answer_loader import notes_of
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
     bytes_text,
@@ -34,52 +32,35 @@ if TYPE_CHECKING:
 
     from gpumagic.drawing import Part
     from gpumagic.pin_loader.records import CopyLine, DataWait, Remark, Setting
-    from gpumagic.report.events import SeenRace
-    from gpumagic.report.places import Code, CodeLine
+    from gpumagic.report.places import CodeLine
 
 _MOST_LINES = 6
 _LONGEST_LINE, _LONGEST_NAME, _LONGEST_ERROR = 60, 30, 80
-_HOW = """\
-Host held: until the calls had returned, with the host's own part in it.
-A copy from pageable memory can hold the host even with non_blocking=True."""
-_MODELLED = """\
-Waits for data are this machine's; copies are those of the {}."""
 
 
 @dataclass(frozen=True)
 class WatchReport(Report):
     """A training cell that was watched while it ran; its times are a little longer."""
 
-    code: Code
     setting: Setting
     elapsed_s: float  # from all idle to all idle, on the device's clock
     host_s: float  # on this machine's clock, which waits for data are on
     copies: tuple[CopyLine, ...] = ()
     waits: tuple[DataWait, ...] = ()
-    races: tuple[SeenRace, ...] = ()
     failed: str | None = None  # the error that the code raised, in one line
     remarks: tuple[Remark, ...] = ()
-
-    @property
-    def waited_s(self) -> float:
-        """All waits for all loaders."""
-        return sum(wait.total_s for wait in self.waits)
 
     @property
     def headline(self) -> str:
         """How much of the time it waited for data, and where copies came from."""
         said = f"{_waiting(self)}; {_copying(self.copies)}"
         if self.failed is not None:
-            failed = shortened(self.failed, _LONGEST_ERROR)
-            said = f"{said}; the code failed ({failed})"
+            said += f"; the code failed ({shortened(self.failed, _LONGEST_ERROR)})"
         return said
 
     def drawing(self) -> Any:
         """The verdict and one screen."""
         return Drawing(self.headline, one_screen(_parts(self)), self.setting.label)
-
-
-# ---------------------------------------------------------------- the verdict
 
 
 def _waiting(report: WatchReport) -> str:
@@ -91,10 +72,11 @@ def _waiting(report: WatchReport) -> str:
         return "No DataLoader was waited for"
     longest = sorted(report.waits, key=lambda wait: -wait.total_s)
     names = listed(list(dict.fromkeys(wait.loader for wait in longest)), most=2)
-    whose = "The loop" if len(report.waits) == 1 else "The loops"
-    long = seconds_text(report.waited_s)
+    waited_s = sum(wait.total_s for wait in report.waits)
+    long = seconds_text(waited_s)
     if not report.setting.label and report.host_s > 0:
-        long = f"{share_text(report.waited_s / report.host_s)} of the time"
+        long = f"{share_text(waited_s / report.host_s)} of the time"
+    whose = "The loop" if len(longest) == 1 else "The loops"
     return f"{whose} waited {long} for {names}"
 
 
@@ -109,15 +91,8 @@ def _copying(copies: Sequence[CopyLine]) -> str:
     return f"{said} were copied from {'pageable' if pageable else 'pinned'} memory"
 
 
-# ----------------------------------------------------------------- the screen
-
-
 def _parts(report: WatchReport) -> Iterator[Part]:
     """What went wrong, what to type, and which lines held the host."""
-    races = Counter((race.problem, race.hint) for race in report.races)
-    for (problem, hint), times in races.most_common():
-        often = "" if times == 1 else f" ({times:,} times)"
-        yield Note("problem", f"{problem}{often}", hint)
     yield from notes_of(sorted(report.remarks, key=lambda remark: not remark.serious))
     longest = max(report.waits, key=lambda wait: wait.total_s, default=None)
     if longest is not None and longest.total_s > max(0.1 * report.host_s, 0.01):
@@ -127,60 +102,61 @@ def _parts(report: WatchReport) -> Iterator[Part]:
             f"%pin_loader {name} finds out how many workers, and what else, would help"
         )
         yield Note("note", text, hint)
-    held = sorted(_held(report), key=lambda each: -each.seconds)
+    held = sorted(_held(report), key=lambda each: -each[0])
     if held:
         caption = "Lines that the host waits in, the longest first"
-        yield Table.of(caption, _HELD, held[:_MOST_LINES], len(held))
+        rows = tuple(row for _, row in held[:_MOST_LINES])
+        yield Table(caption, _HEADS, rows, len(held))
     yield how_measured(Paragraph("\n".join(_how(report))))
 
 
-class _Held(NamedTuple):
-    """A line that the host waited in."""
+_HEADS = (
+    Column("Line"),
+    Column("What"),
+    Column("Times", number=True),
+    Column("Host held", number=True),
+)
 
-    line: CodeLine | None
-    what: str
-    times: int
-    seconds: float
 
-
-def _held(report: WatchReport) -> Iterator[_Held]:
+def _held(report: WatchReport) -> Iterator[tuple[float, tuple[str, ...]]]:
+    """The lines that the host waited in: how long, and their row."""
     for wait in report.waits:
         first, *others = wait.waits.seconds
         what = f"waits for {shortened(wait.loader, _LONGEST_NAME)}"
         if wait.workers and first > sum(others):  # most of it is their start
             started = count_text(wait.workers, "worker")
             what += f", {time_text(first)} to start {started}"
-        yield _Held(wait.line, what, 1 + len(others), wait.total_s)
+        yield _row(wait.line, what, 1 + len(others), wait.total_s)
     for copy in report.copies:
         pageable = f"{bytes_text(copy.pageable_bytes)} of it pageable"
         if copy.pageable_bytes in (0, copy.nbytes):
             pageable = "pageable" if copy.pageable_bytes else "pinned"
         what = f"copies {bytes_text(copy.nbytes)}, {pageable}"
-        yield _Held(copy.line, what, copy.times, copy.held_s)
+        yield _row(copy.line, what, copy.times, copy.held_s)
 
 
-def _line(line: CodeLine | None) -> str:
-    if line is None:
-        return "no line of the cell"
-    said = f"{line.where}: {line.source or 'its source is gone'}"
-    return shortened(said, _LONGEST_LINE)
+def _row(
+    line: CodeLine | None, what: str, times: int, seconds: float
+) -> tuple[float, tuple[str, ...]]:
+    where = "no line of the cell"
+    if line is not None:
+        where = f"{line.where}: {line.source or 'its source is gone'}"
+    shown = shortened(where, _LONGEST_LINE), what, f"{times:,}", time_text(seconds)
+    return seconds, shown
 
 
 def _how(report: WatchReport) -> Iterator[str]:
     if report.failed is not None:
         yield f"The code failed: {report.failed}"
     if report.copies:
-        yield _HOW
+        yield "Host held: until the calls had returned, with the host's own part in it."
+        yield (
+            "A copy from pageable memory can hold the host even with non_blocking=True."
+        )
     yield f"The whole cell: {time_text(report.elapsed_s)}, on the device's clock."
     if report.setting.label:
-        yield _MODELLED.format(report.setting.label)
+        yield (
+            "Waits for data are this machine's; copies are those of the "
+            f"{report.setting.label}."
+        )
     yield "Watching takes time itself: the cell is a little faster without it."
-    yield from place_lines(report.setting)
-
-
-_HELD = (
-    Property(Column("Line"), lambda held: _line(held.line)),
-    Property(Column("What"), lambda held: held.what),
-    Property(Column("Times", number=True), lambda held: f"{held.times:,}"),
-    Property(Column("Host held", number=True), lambda held: time_text(held.seconds)),
-)

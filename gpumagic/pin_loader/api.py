@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.opening import runtime_now
 from gpumagic.errors import GpuMagicError
-from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.pin_loader.stages import (
-    PINNING,
-    STAGES,
-    Improved,
-    Options,
-    investigate,
-)
-from gpumagic.report.introspection import is_truly
-from gpumagic.report.places import Code
+from gpumagic.pin_loader.stages import PINNING, Options, investigate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.pin_loader.answer_loader import LoaderReport
     from gpumagic.pin_loader.answer_watch import WatchReport
-    from gpumagic.pin_loader.stages import Progress
+    from gpumagic.pin_loader.prefetcher import DevicePrefetcher
+    from gpumagic.pin_loader.stages import Improved
 
 
 class LoaderRefused(GpuMagicError):
     """The loader is better left as it is, or cannot be rebuilt the same."""
 
 
-def diagnose(  # noqa: PLR0913 -- one for each option
+def diagnose(
     loader: Any,
     *,
     name: str | None = None,
     device: Any = None,
     step: Callable[[Any], object] | None = None,
     budget_s: float = 5.0,
-    progress: Progress | None = None,
 ) -> LoaderReport:
     """Look at a loader: a batch leaf by leaf, how fast each part is, what can be won.
 
@@ -51,7 +41,7 @@ def diagnose(  # noqa: PLR0913 -- one for each option
     options = Options(
         name=name, device=device, step=step, budget_s=budget_s, diagnose=True
     )
-    return look_or_improve(loader, options, progress).report
+    return investigate(loader, options).report
 
 
 def improve(  # noqa: PLR0913 -- one for each option
@@ -64,7 +54,6 @@ def improve(  # noqa: PLR0913 -- one for each option
     step: Callable[[Any], object] | None = None,
     budget_s: float = 10.0,
     force: bool = False,
-    progress: Progress | None = None,
 ) -> Improved:
     """Diagnose a loader; where it pays, rebuild it, prove it the same, and measure.
 
@@ -86,8 +75,6 @@ def improve(  # noqa: PLR0913 -- one for each option
             at least, so that large batches, and slow loading, take longer.
 
         force: Whether to go on where it is refused, or not worth it.
-
-        progress: Called with the share that is done, and with what is being done.
     """
     options = Options(
         name=name,
@@ -98,15 +85,11 @@ def improve(  # noqa: PLR0913 -- one for each option
         budget_s=budget_s,
         force=force,
     )
-    return look_or_improve(loader, options, progress)
+    return investigate(loader, options)
 
 
 def pin(
-    loader: Any,
-    *,
-    device: Any = None,
-    workers: int | None = None,
-    force: bool = False,
+    loader: Any, *, device: Any = None, workers: int | None = None, force: bool = False
 ) -> DevicePrefetcher:
     """The loader rebuilt, pinned and copied ahead, compared in value but not timed.
 
@@ -116,15 +99,14 @@ def pin(
         LoaderRefused: It would take too much memory, or not give the same.
     """
     options = Options(device=device, workers=workers, force=force, out="pinned")
-    made = investigate(loader, options, PINNING)
+    made = investigate(loader, options, stages=PINNING)
     if made.loader is None:
         reason = made.report.reason
-        said = (reason.text, reason.hint) if reason else ("nothing was made", "")
-        raise LoaderRefused(*said)
+        raise LoaderRefused(made.report.headline, reason.hint if reason else "")
     return made.loader
 
 
-def watch(function: Callable[[], object], *, name: str | None = None) -> WatchReport:
+def watch(function: Callable[[], object]) -> WatchReport:
     """Run a function once, and say how long it waited for data, and what it copied.
 
     Its times are a little longer than they would be: a trace is taken meanwhile.
@@ -132,15 +114,12 @@ def watch(function: Callable[[], object], *, name: str | None = None) -> WatchRe
     Args:
         function: Called without arguments; a loop over some hundred batches, say.
 
-        name: What the report calls it; by default its own name.
-
     Raises:
         DeviceError: The devices cannot be waited for, since something has broken them.
         Exception: Whatever the function raises; by then nothing is watched any more.
     """
     from gpumagic.pin_loader.watch_cell import WatchRun
 
-    title = name or getattr(function, "__name__", None) or type(function).__name__
     names: dict[str, object] = {}
     with suppress(TypeError):  # it need not be a function of Python
         found = inspect.getclosurevars(inspect.unwrap(function))
@@ -155,15 +134,4 @@ def watch(function: Callable[[], object], *, name: str | None = None) -> WatchRe
     run.end()
     if run.late_error is not None:
         raise run.late_error
-    return run.report(Code(title, name=title))
-
-
-def look_or_improve(
-    loader: Any, options: Options, progress: Progress | None = None
-) -> Improved:
-    """Go through the stages, as the magic does."""
-    if options.diagnose:
-        options = dataclasses.replace(options, workers=None, force=False)
-    if is_truly(loader, DevicePrefetcher) and options.workers is not None:
-        loader = loader.loader  # it is made anew, with other workers
-    return investigate(loader, options, STAGES, progress or (lambda *_: None))
+    return run.report()

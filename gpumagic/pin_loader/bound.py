@@ -98,19 +98,8 @@ def costs_of(
     )
 
 
-def without_starting(rates: Rates, *, workers: int, pinned: bool) -> Costs:
-    """What each part takes in the long run, once the workers are there."""
-    costs = costs_of(rates, workers=workers, pinned=pinned)
-    load = rates.load
-    return replace(costs, load_s=0.0 if load is None else load.between.median_s)
-
-
 def bound_of(
-    rates: Rates,
-    *,
-    pinned: bool,
-    workers: int,
-    search: WorkerSearch | None = None,
+    rates: Rates, *, pinned: bool, workers: int, search: WorkerSearch | None = None
 ) -> Bound:
     """The shortest step that is possible, and what each remedy can give at most."""
     now, slow, quick = (
@@ -127,9 +116,7 @@ def bound_of(
     for remedy, after, way in _remedies(quick, search, pinned=pinned):
         same_load = after.workers == workers
         before = replace(
-            slow,
-            load_s=quick.load_s if same_load else slow.load_s,
-            step_s=quick.step_s,
+            slow, load_s=quick.load_s if same_load else slow.load_s, step_s=quick.step_s
         )
         before_s, after_s = _most_gained(before, after, way, synthetic=synthetic)
         bare = replace(after, step_s=0.0) if synthetic else after
@@ -178,25 +165,15 @@ def _remedies(
     if costs.link_s or costs.blocking_s:
         found = [] if pinned else [(Remedy.PIN, costs, Way.IN_LINE)]
         found.append((Remedy.PREFETCH, costs, Way.AHEAD))
-    other = with_workers(costs, search)
-    if other is None:
+    if search is None or search.chosen == search.now:
         return found
-    found.append((Remedy.WORKERS, other, Way.BLOCKING))
-    if costs.link_s or costs.blocking_s:
-        found.append((Remedy.EVERYTHING, other, Way.AHEAD))
+    if search.stopped is Stopped.ASKED or search.gains:
+        load_s = _loads_s(search.new, End.QUICK)
+        other = replace(costs, load_s=load_s, workers=search.chosen)
+        found.append((Remedy.WORKERS, other, Way.BLOCKING))
+        if costs.link_s or costs.blocking_s:
+            found.append((Remedy.EVERYTHING, other, Way.AHEAD))
     return found
-
-
-def with_workers(
-    costs: Costs, search: WorkerSearch | None, end: End = End.QUICK
-) -> Costs | None:
-    """With the workers that a search has chosen, if these are faster beyond doubt."""
-    new = None if search is None else search.of(search.chosen)
-    if search is None or new is None or search.chosen == search.now:
-        return None
-    if search.stopped is not Stopped.ASKED and not search.gains:
-        return None
-    return replace(costs, load_s=_loads_s(new, end), workers=new.workers)
 
 
 def _most_gained(

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.busy import Busy
+from gpumagic.devices.accelerator import Busy
 from gpumagic.devices.memory_counters import allocator_figures, figure
 from gpumagic.devices.torch_private import empty_host_cache
 from gpumagic.errors import DeviceError, GpuMagicError, UsageProblem
@@ -30,7 +31,6 @@ _PIN_SHARE, _COPIES_SHARE, _STEP_SHARE = 0.15, 0.35, 0.35
 _WARM_UPS, _TURNS, _FEWEST_TURNS = 2, 20, 3
 _IN_A_ROW = 4  # so that the host's work for one step hides behind the one before
 _SAMPLES = 10
-_FROM_PINNED = ((True, True), (True, False))  # pinned, and whether it blocks
 _UNSAFE = ("mps",)  # torch itself forces pinning off there
 
 
@@ -49,7 +49,11 @@ def measure_feed(  # noqa: PLR0913 -- what is measured, and with what
     """
     import torch
 
-    leaves = [each.detach() for each in tensors_in(batch) if _is_dense(each)]
+    leaves = [
+        each.detach()
+        for each in tensors_in(batch)
+        if each.device.type == "cpu" and each.layout is torch.strided and each.nbytes
+    ]
     found = Rates(load=load, nbytes=sum(leaf.nbytes for leaf in leaves))
     with given_back(runtime, device):
         if leaves:
@@ -77,28 +81,29 @@ def _copied(
     place = torch.device(runtime.kind, device)
     pageable = [each.clone() if runtime.is_pinned(each) else each for each in leaves]
     pinned, took = _pinned(leaves, runtime), None
-    ways = [(False, True)] if pinned is None else [(False, True), *_FROM_PINNED]
-    host_s: list[list[float]] = [[] for _ in ways]
-    device_s: list[list[float]] = [[] for _ in ways]
+    ways = [(False, True, pageable)]
+    if pinned is not None:
+        ways += [(True, True, pinned), (True, False, pinned)]
+
+    def each_way() -> list[tuple[float, float | None]]:
+        return [_one_copy(of, place, runtime, blocks=blocks) for _, blocks, of in ways]
+
     with _one_thread():
         share_s = 0.0 if runtime.simulated else budget_s * _COPIES_SHARE
-        for turn in _turns(share_s):
-            for at, (is_pinned, blocks) in enumerate(ways):
-                sources = (pinned if is_pinned else None) or pageable
-                held_s, took_s = _one_copy(sources, place, runtime, blocks=blocks)
-                host_s[at] += [held_s] if turn >= 0 else []
-                device_s[at] += [took_s] if turn >= 0 and took_s is not None else []
+        turns = _repeated(each_way, share_s)
         if pinned is not None:
-            took = _pin_copy(pageable, pinned, budget_s * _PIN_SHARE)
-    copies = tuple(
-        CopyMode(
-            *way,
-            Samples(tuple(host)),
-            Samples(tuple(there)) if there else None,
+            pin = functools.partial(_pin_copy, pageable, pinned)
+            took = Samples(tuple(_repeated(pin, budget_s * _PIN_SHARE)))
+    copies = []
+    for (is_pinned, blocks, _), pairs in zip(
+        ways, zip(*turns, strict=True), strict=True
+    ):
+        host = Samples(tuple(held_s for held_s, _ in pairs))
+        there = tuple(took_s for _, took_s in pairs if took_s is not None)
+        copies.append(
+            CopyMode(is_pinned, blocks, host, Samples(there) if there else None)
         )
-        for way, host, there in zip(ways, host_s, device_s, strict=True)
-    )
-    return dataclasses.replace(found, copies=copies, pin_copy=took)
+    return dataclasses.replace(found, copies=tuple(copies), pin_copy=took)
 
 
 def _one_copy(
@@ -116,42 +121,31 @@ def _one_copy(
     return (ended_ns - began_ns) / 1e9, took_s
 
 
-def _pin_copy(
-    sources: Sequence[Any], buffers: Sequence[Any], budget_s: float
-) -> Samples:
+def _pin_copy(sources: Sequence[Any], buffers: Sequence[Any]) -> float:
     """Into pinned memory that is there, by one thread, as it is done for each batch."""
-    seconds = []
-    for turn in _turns(budget_s):
-        began_s = perf_counter()
-        for buffer, source in zip(buffers, sources, strict=True):
-            buffer.copy_(source)
-        if turn >= 0:
-            seconds.append(perf_counter() - began_s)
-    return Samples(tuple(seconds))
+    began_s = perf_counter()
+    for buffer, source in zip(buffers, sources, strict=True):
+        buffer.copy_(source)
+    return perf_counter() - began_s
 
 
-def _turns(budget_s: float) -> Iterator[int]:
-    """Number the turns of a measurement; those below 0 are to warm up.
+def _repeated(measure: Callable[[], Any], budget_s: float) -> list[Any]:
+    """What a measurement gives again and again, once it is warm.
 
     Three are made at least. Where the first of them all takes the time that there is,
     one more is made, which counts.
     """
     began_s = perf_counter()
-    yield -_WARM_UPS
+    measure()
     if perf_counter() - began_s > budget_s:
-        yield 0
-        return
-    for turn in range(1 - _WARM_UPS, _TURNS):
-        if turn >= _FEWEST_TURNS and perf_counter() - began_s > budget_s:
-            return
-        yield turn
-
-
-def _is_dense(leaf: Any) -> bool:
-    import torch
-
-    on_host = leaf.device.type == "cpu"
-    return on_host and leaf.layout is torch.strided and leaf.nbytes > 0
+        return [measure()]
+    measure()
+    found: list[Any] = []
+    while len(found) < _FEWEST_TURNS or (
+        len(found) < _TURNS and perf_counter() - began_s <= budget_s
+    ):
+        found.append(measure())
+    return found
 
 
 def _pinned(leaves: Sequence[Any], runtime: Runtime) -> list[Any] | None:
@@ -176,9 +170,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-# --------------------------------------------------------------------- the device
 
 
 @contextlib.contextmanager
@@ -215,9 +206,6 @@ def _reserved_bytes(runtime: Runtime, device: int) -> int:
     """What torch keeps; 0 of an allocator that was plugged in, and need not count."""
     figures = allocator_figures(runtime, device) or {}
     return figure(figures, "reserved_bytes.all.current") or 0
-
-
-# ----------------------------------------------------------------------- the step
 
 
 class CountedStep:
@@ -284,11 +272,7 @@ def stand_in_for(found: Rates, runtime: Runtime, device: int) -> StandIn:
 
 
 def measure_step(
-    function: Callable[[Any], object],
-    batch: Any,
-    runtime: Runtime,
-    *,
-    budget_s: float,
+    function: Callable[[Any], object], batch: Any, runtime: Runtime, *, budget_s: float
 ) -> Step:
     """How long a step takes when its batch is on the device already.
 
@@ -300,11 +284,11 @@ def measure_step(
         _timed(function, batch, runtime, 1)
     spent_s = perf_counter() - began_s
     affordable = spent_s * _IN_A_ROW * _FEWEST_TURNS / _WARM_UPS <= budget_s
+    in_a_row = _IN_A_ROW if affordable else 1
     samples: list[float] = []
     while len(samples) < _FEWEST_TURNS or (
         len(samples) < _SAMPLES and perf_counter() - began_s <= budget_s
     ):
-        in_a_row = _IN_A_ROW if affordable else 1
         samples.append(_timed(function, batch, runtime, in_a_row))
     name = getattr(function, "__name__", None) or type(function).__name__
     stands_in = isinstance(function, StandIn)

@@ -1,39 +1,54 @@
-"""Times how fast a loader gives batches while nobody does anything with them.
+"""Times how fast a loader gives batches, and finds out how many workers it needs.
 
 Without workers it is also told what a batch costs: how long the processor was at it,
 and for how long nothing ran, since a disk or a network was waited for. The time that
 others had the processor is neither, where Linux tells it. A failure of the user's
-dataset is told in a few words: the error itself is let go, as its frames would keep the
-loader's workers and its batches.
+dataset is told in a few words, as the frames of the error would keep the loader alive.
+
+No rule of thumb knows the dataset, so numbers of workers are tried, and what was not
+tried is not judged. A batch that costs 2 ms of the processor and waits 98 ms for a disk
+leaves each processor to fifty workers, one that computes all the time to one. So the
+cost of a batch says how far the search goes; that more were faster is noise.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-import signal
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.host import ROOT, levels, lines_of
 from gpumagic.devices.simulated import simulated_box, word_of
-from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader import trial
 from gpumagic.pin_loader.loader import USUAL_PREFETCH, length_of
-from gpumagic.pin_loader.records import Loading, Samples, Setting
+from gpumagic.pin_loader.records import (
+    NEAR,
+    WORTH_IT,
+    Loading,
+    Remark,
+    Samples,
+    Setting,
+    Stopped,
+    WorkerSearch,
+)
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
     from gpumagic.devices.protocols import Runtime
     from gpumagic.pin_loader.trial import Trial
 
 _QUEUED = "/proc/thread-self/schedstat"  # Linux alone has it
 PATIENCE_S = 60.0  # for one batch, where nothing else is said
 _ROUNDS, _PLENTY_ROUNDS = 200, 4
-FEWEST_ROUNDS = 3  # below, noise is all there is
+_FEWEST_ROUNDS = 3  # below, noise is all there is
 _EPOCHS = 3  # that are too short for rounds
 _LONGEST = 4  # budgets that the first rounds may take
 _ENOUGH_S = 0.25  # of timing, however many batches come in it
@@ -89,11 +104,21 @@ def measure_loading(
     return arrivals.told()
 
 
-def no_batches(name: str | None = None) -> LoaderFailed:
+@contextlib.contextmanager
+def told_in_short() -> Iterator[None]:
+    """Tell an error of the user's own in a few words."""
+    try:
+        yield
+    except GpuMagicError:
+        raise
+    except Exception as error:  # noqa: BLE001 -- whatever it is
+        raise failure_of(error, 0) from None
+
+
+def no_batches() -> LoaderFailed:
     """What is told of a loader that ends at once."""
     return LoaderFailed(
-        f"{name or 'the loader'} gives no batches: its dataset, or its sampler, is "
-        "empty",
+        "the loader gives no batches: its dataset, or its sampler, is empty",
         "look at len() of it",
     )
 
@@ -171,7 +196,7 @@ class Arrivals:
         if not rounds and not self._rest:
             return False
         plenty = rounds >= _PLENTY_ROUNDS and passed_s >= _ENOUGH_S
-        told = rounds >= FEWEST_ROUNDS or spent >= _LONGEST
+        told = rounds >= _FEWEST_ROUNDS or spent >= _LONGEST
         return (spent >= 1 and told) or plenty or rounds >= _ROUNDS
 
     def told(self) -> Loading:
@@ -193,19 +218,7 @@ def setting_of(runtime: Runtime, device: int | None) -> Setting:
     """Where it is measured; asking starts nothing."""
     box = simulated_box() if runtime.simulated else None
     device = None if runtime.kind == "cpu" else device
-    name = None
-    if device is not None and runtime.started():
-        with contextlib.suppress(RuntimeError):  # a device in error answers nothing
-            name = runtime.device_name(device)
-    version = getattr(loaded_torch(), "__version__", None)
-    return Setting(
-        kind=word_of(runtime.kind),
-        label=str(getattr(box, "label", "")),
-        device=device,
-        device_name=name,
-        torch_version=None if version is None else str(version),
-        processors=usable(),
-    )
+    return Setting(word_of(runtime.kind), str(getattr(box, "label", "")), device)
 
 
 def usable(root: Path = ROOT) -> int:
@@ -235,43 +248,39 @@ def measure_apart(
     """As `measure_loading` of a loader without workers, in a process of its own.
 
     A dataset whose loader has workers is never asked in this process: what it opens
-    when it is first asked would be open here, and shared by all workers to come. Nor is
-    it asked in a worker of torch, which collates into shared memory.
+    when it is first asked would be open here, and shared by all workers to come.
     """
-    import multiprocessing
+    from torch.utils.data import DataLoader
 
-    context: Any = multiprocessing.get_context(method)
-    receiving, sending = context.Pipe(duplex=False)
-    arguments = (loader, budget_s, sending)
-    process = context.Process(target=_measure_and_send, args=arguments, daemon=True)
-    told: Any = None
-    problem = "a process of its own told nothing"
-    try:
-        with trial.running(process):
-            sending.close()
-            if receiving.poll(patience_s):
-                told = receiving.recv()
-    except (EOFError, OSError):
-        pass
-    except Exception as error:  # noqa: BLE001 -- what pickling raises is anything
-        problem = f"it cannot be sent to a process: {type(error).__name__}"
-    finally:
-        receiving.close()
+    apart: Any = DataLoader(
+        _Alone(loader, budget_s),
+        batch_size=None,
+        sampler=[0],
+        num_workers=1,
+        multiprocessing_context=method,
+    )
+    with trial.batches_of(apart, patience_s=patience_s) as found, told_in_short():
+        told = next(found)
     if isinstance(told, Loading):
         return told
-    raise LoaderFailed(*(told or (problem, _HINT)))
+    raise LoaderFailed(*told)
 
 
-def _measure_and_send(loader: Any, budget_s: float, sending: Any) -> None:
-    """What that process does."""
-    import torch
+class _Alone:
+    """A dataset of one item: how fast a loader is in a worker, without any itself."""
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
-    torch.set_num_threads(1)  # as in a worker: a forked pool of threads would hang
-    try:
-        sending.send(measure_loading(loader, budget_s=budget_s))
-    except GpuMagicError as error:
-        sending.send((error.problem, error.hint))
+    def __init__(self, loader: Any, budget_s: float) -> None:
+        self._loader, self._budget_s = loader, budget_s
+
+    def __getitem__(self, _: int) -> Loading | tuple[str, str]:
+        from torch.utils.data import _utils
+
+        # Else torch would know where it is, and collate into shared memory.
+        vars(_utils.worker)["_worker_info"] = None
+        try:
+            return measure_loading(self._loader, budget_s=self._budget_s)
+        except GpuMagicError as error:
+            return error.problem, error.hint
 
 
 # --------------------------------------------------------------------- failures
@@ -289,7 +298,6 @@ _LONGEST_TEXT = 300
 
 def failure_of(error: BaseException, batch: int) -> LoaderFailed:
     """The failure that this error is; it holds nothing of the error."""
-    frames = traceback.extract_tb(error.__traceback__)
     lines = [line for line in str(error).splitlines() if line.strip()]
     if lines and lines[0].startswith("Caught ") and "Traceback" in str(error):
         # One from a worker has a traceback as text.
@@ -297,9 +305,158 @@ def failure_of(error: BaseException, batch: int) -> LoaderFailed:
     else:
         said = ": ".join([type(error).__name__, *lines[:1]])
     said = shortened(said, _LONGEST_TEXT)
-    if isinstance(error, _HANDING_OVER) and "multiprocessing" in frames[-1].filename:
+    *_, last = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, _HANDING_OVER) and "multiprocessing" in last.filename:
         said = f"a worker exited unexpectedly while it handed over ({said})"
     died = any(word in said for word in _DIED)
     return LoaderFailed(
         f"the loader failed at batch {batch}: {said}", _NO_MEMORY if died else _HINT
     )
+
+
+# ------------------------------------------------------------------ how many workers
+
+MOST = 64  # processes: what pays beyond is a matter for a cluster
+_LONGEST_TRIAL_S, _SHORTEST_TRIAL_S = 1.0, 0.1
+_MEASURED_TO = 1.15  # times what waiting comes to by noise alone
+_STARTING_S = 0.05  # what a worker takes to start, where that is not known
+_FAR = 16  # as far as one goes at once
+_TRIAL_ROUNDS = 3  # of batches by all workers, that a trial takes at least
+
+
+def search(
+    measure: Callable[[int, float], Loading],
+    known: Loading,
+    *,
+    processors: int,
+    budget_s: float,
+    refusing: Callable[[int], Remark | None] = lambda _: None,
+) -> WorkerSearch:
+    """Time a loader with fewer and with more workers, for as long as that pays."""
+    trials, now = {known.workers: known}, known.workers
+    until_s = time.monotonic() + budget_s
+    failed: set[int] = set()
+    stopped, problem = Stopped.FOUND, None
+    while (count := next_count(trials, now, processors, failed)) is not None:
+        left_s = until_s - time.monotonic()
+        first = count > now == max(trials)  # else nothing could be said of more
+        problem = refusing(count)
+        if problem is not None:
+            stopped = Stopped.LIMIT
+            break
+        if left_s <= 0 or left_s < _cost_s(count, trials, as_known=not first):
+            stopped = Stopped.BUDGET
+            break
+        trial_s = min(max(left_s / 3, _SHORTEST_TRIAL_S), _LONGEST_TRIAL_S)
+        try:
+            trials[count] = measure(count, trial_s)
+        except LoaderFailed as failure:
+            failed.add(count)
+            if count:
+                stopped = Stopped.FAILED
+                problem = Remark(failure.problem, failure.hint or "")
+                break
+    busy = busy_workers(trials.get(0), processors)
+    ordered = tuple(trials[count] for count in sorted(trials))
+    chosen = chosen_of(trials, now, busy)
+    return WorkerSearch(ordered, chosen, stopped, now, busy, problem)
+
+
+def next_count(
+    trials: Mapping[int, Loading], now: int, processors: int, failed: set[int]
+) -> int | None:
+    """Which number to try next; None where no other can be better than what is known.
+
+    None first: its cost of a batch says how far to go. Then twice as many as ever,
+    while that pays, and once in any case; at the end half as many, which may do.
+    """
+    if 0 not in trials and 0 not in failed:
+        return 0
+    busy = busy_workers(trials.get(0), processors)
+    best = chosen_of(trials, now, busy)
+    if best < now and trials[best].is_faster_than(trials[now]):
+        return None  # handing over costs more than loading: more do it more often
+    top = max(trials)
+    more = min(max(2 * top, 2), MOST)
+    if busy is not None and 4 * more <= min(busy, _FAR):
+        more = min(4 * more, MOST)  # it waits so much that far more than these can pay
+    if more > top and more not in failed:
+        untried = top == now
+        below = max((count for count in trials if count < top), default=top)
+        paid = not untried and trials[top].is_faster_than(trials[below])
+        if untried or (paid and (busy is None or top < busy)):
+            return more
+    half = now // 2
+    if best == now and half and half not in trials:
+        return half
+    return None
+
+
+def busy_workers(alone: Loading | None, processors: int) -> int | None:
+    """How many workers could keep the processors busy, by what a batch costs.
+
+    None where it is not known, and where a batch costs nothing to speak of.
+    """
+    if alone is None or not alone.cpu_s or alone.waited_s is None:
+        return None
+    whole_s = alone.cpu_s + alone.waited_s
+    return max(math.ceil(processors * whole_s / alone.cpu_s / _MEASURED_TO), 1)
+
+
+def chosen_of(trials: Mapping[int, Loading], now: int, busy: int | None) -> int:
+    """The fewest workers that are as good as the best.
+
+    More than could be busy count as no better: that they were is noise, or a share of
+    the machine that was taken from others. Beyond twice that many nothing is believed.
+    """
+    believed = {
+        count: each
+        for count, each in trials.items()
+        if count in (0, now) or busy is None or count <= max(2 * busy - 1, 1)
+    }
+    best_s = min(each.batch_s for each in believed.values())
+    return min(
+        count for count, each in believed.items() if each.batch_s <= best_s * NEAR
+    )
+
+
+def is_told_apart(one: Loading | None, other: Loading | None) -> bool:
+    """Whether it is known which of two is faster, or that they are alike."""
+    if one is None or other is None:
+        return False
+    quick, slow = sorted((one.between, other.between), key=lambda each: each.median_s)
+    if min(len(quick.seconds), len(slow.seconds)) < _FEWEST_ROUNDS:
+        return False
+    alike = slow.median_s <= NEAR * quick.median_s
+    return alike or quick.quartiles_s[1] * WORTH_IT <= slow.quartiles_s[0]
+
+
+def within_reason(found: Loading, known: Loading) -> Loading:
+    """What was found, but no more than in proportion to the workers.
+
+    What looks like more was made of the time for which others had their processors.
+    """
+    least_s = known.between.median_s * max(known.workers, 1) / max(found.workers, 1)
+    short_s = found.between.median_s
+    if not found.workers or not 0 < short_s < least_s:
+        return found
+    longer = (each * least_s / short_s for each in found.between.seconds)
+    return replace(found, between=Samples(tuple(longer)))
+
+
+def _cost_s(count: int, trials: Mapping[int, Loading], *, as_known: bool) -> float:
+    """About what a trial takes: to start them, and some rounds.
+
+    A round of theirs is as long as a batch by one thread. How long they take to start
+    is known from those that were tried, on a machine that may just have been busy.
+    """
+    one_s = [each.batch_s * max(each.workers, 1) for each in trials.values()]
+    alone_s = trials[0].batch_s if 0 in trials else max(one_s)
+    starts = [
+        max((each.start_s or 0.0) - alone_s, 0.0) / each.workers
+        for each in trials.values()
+        if each.workers
+    ]
+    known_s = max(starts, default=_STARTING_S) if as_known else _STARTING_S
+    starting_s = known_s * max(count, 1)
+    return starting_s + _TRIAL_ROUNDS * alone_s

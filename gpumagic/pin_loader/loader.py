@@ -2,7 +2,8 @@
 
 Nothing here iterates a loader, draws a random number or starts a worker. A new loader
 is a copy with other attributes: it has dataset, sampler and generators of the old one,
-the very objects, so that the order of its batches is the same.
+the very objects, so that the order of its batches is the same. What its workers would
+be sent is pickled before, for nobody.
 
 The private names of torch's DataLoader are here, each with what is done without it.
 Classes of other libraries are known by name: none of their packages is imported.
@@ -11,27 +12,27 @@ Classes of other libraries are known by name: none of their packages is imported
 from __future__ import annotations
 
 import dis
+import io
 import itertools
+import pickle
 import sys
+import time
 from collections.abc import Iterator
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
-from gpumagic.errors import GpuMagicError
-from gpumagic.pin_loader.random_state import kept
-from gpumagic.pin_loader.records import Change, LoaderFacts, Remark
-from gpumagic.report.introspection import attributes_of, class_name, is_truly
-from gpumagic.report.units import with_article
+from gpumagic.devices.torch_private import loaded_torch
+from gpumagic.errors import GpuMagicError, first_line
+from gpumagic.pin_loader.records import LoaderFacts, Remark
+from gpumagic.pin_loader.trial import kept, own_iterators
+from gpumagic.report.introspection import attributes_of, class_name, is_array, is_truly
+from gpumagic.report.units import listed, with_article
 
 USUAL_PREFETCH = 2  # torch's own, once there are workers
 _ENDLESS = (itertools.count, itertools.cycle, itertools.repeat)
 _COUNTED = "_IterableDataset_len_called"
 _ITERATOR = "_iterator"
 _BEGUN = "_initial_iter_for_state_dict"  # of torchdata's loader
-
-
-class NotALoader(GpuMagicError):
-    """What was named gives no batches."""
 
 
 _PREPARED = Remark(
@@ -41,13 +42,15 @@ _PREPARED = Remark(
 )
 
 
-# ---------------------------------------------------------------- how it is set
-
-
 def facts_of(loader: Any, name: str | None = None) -> LoaderFacts:
     """What a loader is set to do."""
-    if not _is_of_torch(loader, "torch.utils.data", "DataLoader"):
-        raise _not_a_loader(loader, name)
+    if not _is_of_torch(loader, "DataLoader"):
+        kind = "a class" if is_truly(loader, type) else with_article(class_name(loader))
+        raise GpuMagicError(
+            f"`{name or 'this'}` is {kind}, which is no DataLoader of torch",
+            "name a DataLoader, or make one of a dataset: "
+            f"{name or 'train'}_dl = DataLoader(dataset, batch_size=...)",
+        )
     with kept(loader):  # some batch samplers draw their batches to count them
         length = length_of(loader)
     return LoaderFacts(
@@ -60,24 +63,15 @@ def facts_of(loader: Any, name: str | None = None) -> LoaderFacts:
     )
 
 
-def _not_a_loader(thing: Any, name: str | None) -> NotALoader:
-    called = f"`{name}`" if name else "this"
-    hint = "name a DataLoader; batches of anything else are pinned where they are made"
-    if _is_of_torch(thing, "torch.utils.data", "Dataset"):
-        hint = f"make a loader of it: DataLoader({name or 'dataset'}, batch_size=...)"
-    kind = with_article("class" if is_truly(thing, type) else class_name(thing))
-    return NotALoader(f"{called} is {kind}, which is no DataLoader of torch", hint)
-
-
-def _is_of_torch(thing: Any, module: str, name: str) -> bool:
+def _is_of_torch(thing: Any, name: str) -> bool:
     """Whether it is of such a class; nothing is imported to find out."""
-    known = getattr(sys.modules.get(module), name, None)
+    known = getattr(sys.modules.get("torch.utils.data"), name, None)
     return known is not None and is_truly(thing, known)
 
 
 def is_iterable_style(loader: Any) -> bool:
     """Whether the dataset is gone through, and not asked by index."""
-    return _is_of_torch(loader.dataset, "torch.utils.data", "IterableDataset")
+    return _is_of_torch(loader.dataset, "IterableDataset")
 
 
 def start_method_of(loader: Any) -> str:
@@ -109,9 +103,6 @@ def length_of(loader: Any) -> int | None:
             names[_COUNTED] = before
 
 
-# ------------------------------------------------------- what can be read once
-
-
 def one_shot_reason(loader: Any) -> str | None:
     """Why what is read for measuring would be missing afterwards, in half a sentence.
 
@@ -119,36 +110,21 @@ def one_shot_reason(loader: Any) -> str | None:
     both `__iter__` and `__next__` is taken at its word, even where its `__iter__`
     might begin anew. None where a loader can be gone through again and again.
     """
-    if not is_iterable_style(loader):
-        return _one_shot_sampler(loader)
     dataset = loader.dataset
+    if not is_iterable_style(loader):
+        for part in ("batch_sampler", "sampler"):
+            if is_truly(getattr(loader, part), Iterator):
+                return f"its {part} is an iterator, which can be gone through once"
+        return None
     if is_truly(dataset, Iterator):
         return "its dataset is its own iterator, and goes on where it has stopped"
-    name = _held_iterator(dataset)
-    if name is not None:
-        return f"its dataset reads `self.{name}`, an iterator that is used up by that"
-    return None
-
-
-def _one_shot_sampler(loader: Any) -> str | None:
-    for name in ("batch_sampler", "sampler"):
-        if is_truly(getattr(loader, name), Iterator):
-            return f"its {name} is an iterator, which can be gone through once"
-    return None
-
-
-def _held_iterator(dataset: Any) -> str | None:
-    """The attribute of an iterable dataset that is an iterator with an end."""
     making = getattr(type(dataset), "__iter__", None)
-    words = getattr(getattr(making, "__code__", None), "co_names", ())
+    if "seek" in getattr(getattr(making, "__code__", None), "co_names", ()):
+        return None
     for name, value in list((attributes_of(dataset) or {}).items()):
-        if (
-            is_truly(value, Iterator)
-            and not is_truly(value, _ENDLESS)
-            and not _is_filled_by(making, name)
-            and "seek" not in words
-        ):
-            return name
+        ends = is_truly(value, Iterator) and not is_truly(value, _ENDLESS)
+        if ends and not _is_filled_by(making, name):
+            return f"its dataset reads `self.{name}`, an iterator that it uses up"
     return None
 
 
@@ -161,52 +137,18 @@ def _is_filled_by(function: Any, name: str) -> bool:
     )
 
 
-# ------------------------------------------------------------- its own iterators
-
-
-def own_iterators(loader: Any) -> dict[str, Any]:
-    """The iterators of a DataLoader that it holds, by the names of its attributes."""
-    return {
-        name: value
-        for name, value in vars(loader).items()
-        if _is_loader_iterator(value)
-    }
-
-
-def _is_loader_iterator(value: Any) -> bool:
-    module = sys.modules.get("torch.utils.data.dataloader")
-    base = getattr(module, "_BaseDataLoaderIter", None)
-    # torch_geometric puts one round it
-    inner = (attributes_of(value) or {}).get("iterator")
-    return base is not None and (is_truly(value, base) or is_truly(inner, base))
-
-
-# ---------------------------------------------------------------------- a copy
-
-_WITHOUT_WORKERS = {
-    "prefetch_factor": None,
-    "persistent_workers": False,
-    "timeout": 0,
-}
+_WITHOUT_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
 
 
 class Rebuilt(NamedTuple):
     """A new loader, and what of it is new; no loader, and why, where none is made."""
 
     loader: Any = None
-    changes: tuple[Change, ...] = ()
+    changed: tuple[str, ...] = ()  # arguments
     why_not: Remark | None = None
-    remarks: tuple[Remark, ...] = ()
 
 
-def rebuild(
-    loader: Any,
-    *,
-    pin_memory: bool | None = None,
-    workers: int | None = None,
-    prefetch_factor: int | None = None,
-    persistent_workers: bool | None = None,
-) -> Rebuilt:
+def rebuild(loader: Any, *, workers: int | None = None, **asked: Any) -> Rebuilt:
     """A loader with the same batches in the same order, set as asked; None: as it was.
 
     With nothing asked it is a clone, which can be iterated without a trace.
@@ -214,29 +156,20 @@ def rebuild(
     packages = {base.__module__.partition(".")[0] for base in type(loader).__mro__}
     if "accelerate" in packages:  # a new one would shard what is sharded already
         return Rebuilt(why_not=_PREPARED)
-    words: dict[str, Any] = {"num_workers": loader.num_workers}
-    if pin_memory is not None:
-        words["pin_memory"] = pin_memory
-    if workers is not None:
-        words["num_workers"] = workers
-    if not words["num_workers"]:
-        words |= _WITHOUT_WORKERS
+    words = {name: value for name, value in asked.items() if value is not None}
+    words["num_workers"] = loader.num_workers if workers is None else workers
+    if words["num_workers"]:
+        ahead = loader.prefetch_factor or USUAL_PREFETCH
+        words.setdefault("prefetch_factor", ahead)
     else:
-        ahead = prefetch_factor or loader.prefetch_factor or USUAL_PREFETCH
-        words["prefetch_factor"] = ahead
-        if persistent_workers is not None:
-            words["persistent_workers"] = persistent_workers
-    changes = tuple(
-        Change(name, repr(getattr(loader, name)), repr(value))
-        for name, value in words.items()
-        if getattr(loader, name) != value
-    )
+        words |= _WITHOUT_WORKERS
+    changed = [name for name in words if getattr(loader, name) != words[name]]
     try:
         new = _shallow_copy(loader)
     except TypeError as why:
         return Rebuilt(why_not=Remark(f"it cannot be copied: {why}"))
     vars(new).update(words)
-    return Rebuilt(new, changes, remarks=tuple(_remarks(loader, words["num_workers"])))
+    return Rebuilt(new, tuple(changed))
 
 
 def clone(loader: Any, **changes: Any) -> Any:
@@ -263,12 +196,82 @@ def _shallow_copy(loader: Any) -> Any:
     return twin
 
 
-def _remarks(loader: Any, workers: int) -> Iterator[Remark]:
-    """What a reader has to know of a loader that has so many workers."""
-    before = loader.num_workers
-    if workers != before:
-        yield Remark(
-            "random transforms draw other numbers, as each worker has its own seed: "
-            f"there are {workers} instead of {before}; the order is the same",
-            f"keep num_workers={before} to reproduce an earlier training exactly",
+_FORK = (
+    'or DataLoader(..., multiprocessing_context="fork"), if workers leave the GPU alone'
+)
+_LONGEST_PICKLING_S = 2.0  # datasets may hold millions of names
+_SENT_ON_START = ("multiprocessing.", "torch.multiprocessing", "_multiprocessing")
+
+
+def unpicklable(loader: Any, start_method: str | None = None) -> Remark | None:
+    """Why workers of this loader would fail; None if nothing is known against them.
+
+    Forked workers have all that they need. Others are sent a pickle, with classes and
+    functions as names to import; those of a notebook cannot be imported, and torch then
+    says only that a worker "exited unexpectedly". Nothing is started.
+    """
+    method = start_method or start_method_of(loader)
+    if method == "fork":
+        return None
+    pickler = _Pickler()
+    try:
+        pickler.dump((loader.dataset, loader.collate_fn, loader.worker_init_fn))
+    except _TooLong:
+        pass
+    except Exception as error:  # noqa: BLE001 -- classes of users raise what they like
+        return Remark(
+            f"it cannot be sent to workers started by {method}: {first_line(error)}",
+            f"define what is sent at the top of a module and import it, {_FORK}",
         )
+    main = sys.modules.get("__main__")
+    of_a_file = getattr(main, "__spec__", None) or getattr(main, "__file__", None)
+    if not pickler.from_main or of_a_file:  # which a worker would run again
+        return None
+    return Remark(
+        f"workers started by {method} cannot import what this notebook defines: "
+        f"{listed(list(pickler.from_main), most=3)}",
+        f"write %%writefile ds.py on top of its cell, import it from ds, {_FORK}",
+    )
+
+
+class _TooLong(Exception):
+    """Pickling was given up."""
+
+
+class _Nowhere(io.RawIOBase):
+    """Takes what is pickled, until the time is up."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + _LONGEST_PICKLING_S
+
+    def write(self, data: Any) -> int:
+        if time.monotonic() > self._until:
+            raise _TooLong
+        return len(data)
+
+
+class _Pickler(pickle.Pickler):
+    """Notes what is sent by name, and leaves out what is known to be fine.
+
+    That is tensors and arrays, and what only a starting process can be given.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_Nowhere(), protocol=pickle.DEFAULT_PROTOCOL)
+        self.from_main: dict[str, None] = {}
+        torch = loaded_torch()
+        self._tensor = () if torch is None else (torch.Tensor, torch.UntypedStorage)
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type | FunctionType):
+            if obj.__module__ == "__main__":
+                self.from_main[obj.__qualname__] = None
+            return NotImplemented
+        on_start = type(obj).__module__.startswith(_SENT_ON_START)
+        if on_start or isinstance(obj, self._tensor) or is_array(obj):
+            return _nothing, ()
+        return NotImplemented
+
+
+def _nothing() -> None:
+    """Stands for what was left out."""

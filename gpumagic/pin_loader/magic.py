@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import magic_arguments
 
+from gpumagic.errors import UsageProblem, did_you_mean
 from gpumagic.notebook.arguments import argument, examples
 from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options, typed_name
 
 if TYPE_CHECKING:
-    from gpumagic.notebook.session import Session
-    from gpumagic.pin_loader.notebook import Notebook
+    import argparse
+
+    from gpumagic.notebook.cells import Outcome
+    from gpumagic.pin_loader.answer_loader import LoaderReport
 
 
 def loaders(magics: LoaderMagics, _: str) -> list[str]:
@@ -42,10 +45,6 @@ def _is_loader(kind: type) -> bool:
 @magics_class
 class LoaderMagics(GpuMagics):
     """The magic of this room."""
-
-    def __init__(self, shell: Any, session: Session) -> None:
-        super().__init__(shell, session)
-        self._notebook: Notebook | None = None
 
     @gpu_magic
     @magic_arguments()
@@ -111,12 +110,118 @@ class LoaderMagics(GpuMagics):
         """
         __tracebackhide__ = True
         options = self.read(self.pin_loader, line, cell)
-        typed = typed_name(self.pin_loader, cell)
-        return self._notebook_here().answer(options, f"{typed} {line}", cell)
+        if cell is not None:
+            typed = typed_name(self.pin_loader, cell)
+            return self._watch(options, f"{typed} {line}", cell)
+        if options.watch:
+            raise UsageProblem(
+                "%pin_loader --watch needs a training cell below it",
+                "write %%pin_loader --watch in the first line of that cell",
+            )
+        if options.name is None:
+            known = [f"%pin_loader {name}" for name in loaders(self, "")[:3]]
+            raise UsageProblem(
+                "%pin_loader needs the name of a DataLoader",
+                " or ".join(known) or "make one: train_dl = DataLoader(dataset)",
+            )
+        try:
+            report = self._report(options)
+        except KeyboardInterrupt as stopped:  # where we were then tells nobody anything
+            raise stopped.with_traceback(None) from None
+        return self.show(report, options)
 
-    def _notebook_here(self) -> Notebook:
-        from gpumagic.pin_loader.notebook import Notebook
+    def _report(self, line: argparse.Namespace) -> LoaderReport:
+        """Look at a loader; make another where that pays, and put it in its name."""
+        from gpumagic.pin_loader.prefetcher import DevicePrefetcher
+        from gpumagic.pin_loader.stages import Options, investigate
+        from gpumagic.report.introspection import class_name, is_truly
 
-        if self._notebook is None:
-            self._notebook = Notebook(self)
-        return self._notebook
+        asked = settings_of(line)
+        loader, out, names = self._found(line.name), asked["out"], self.shell.user_ns
+        if line.step is not None:
+            asked["step"] = self._found(line.step)
+            if not callable(asked["step"]):
+                raise UsageProblem(f"--step {line.step}: this is no function", _NO_STEP)
+        if out in names and not is_truly(names[out], DevicePrefetcher):
+            kind = class_name(names[out])
+            raise UsageProblem(
+                f"{out} is the name of something else already: of class {kind}",
+                f"give that another name first: my_loader = {out}",
+            )
+        label = f"Measuring {line.name}"
+        with self.progress(None, label, quiet=line.quiet) as bar:
+            made = investigate(loader, Options(**asked), bar.reach)
+        if made.loader is not None and out is not None:
+            names[out] = made.loader
+        return made.report
+
+    def _found(self, name: str) -> Any:
+        """What the notebook calls so."""
+        names = self.shell.user_ns
+        if name not in names:
+            near = did_you_mean(name, loaders(self, "") or names)
+            hint = "define it first; names within a function are not seen"
+            raise UsageProblem(f"there is no {name} in this notebook", near or hint)
+        return names[name]
+
+    def _watch(self, line: argparse.Namespace, typed: str, cell: str) -> Any:
+        """Run the cell, and say what it waited for and copied."""
+        __tracebackhide__ = True
+        from gpumagic.devices.opening import runtime_now
+        from gpumagic.pin_loader.watch_cell import WatchRun
+
+        if not line.watch or any(getattr(line, option) for option in _NOT_WATCHING):
+            raise UsageProblem(
+                "%%pin_loader with a cell only watches, and takes no other option",
+                "type %%pin_loader --watch; %pin_loader NAME is for a cell of its own",
+            )
+        run = WatchRun(runtime_now, lambda: self.shell.user_ns)
+
+        def after(outcome: Outcome) -> Any:
+            run.end(error=outcome.error)
+            shown = self.show(run.report(), line)
+            if outcome.error is None and run.late_error is not None:
+                raise run.late_error
+            return shown
+
+        return self.run_body(typed, cell, before=run.begin, after=after)
+
+
+_NOT_WATCHING = ("name", "workers", "step", "diagnose", "force")
+_NO_STEP = "name a function that takes a batch, defined before: --step train_step"
+
+
+def settings_of(line: argparse.Namespace) -> dict[str, Any]:
+    """Read and check the options of a line with a name, but for its step."""
+    from gpumagic.report.units import parse_seconds
+
+    name, workers, device = line.name, line.workers, line.device
+    if not name.isidentifier():
+        raise UsageProblem(
+            f"%pin_loader needs a name, and {name} is an expression",
+            f"give it a new one first: my_loader = {name}",
+        )
+    if workers not in (None, "auto") and not workers.isdecimal():
+        raise UsageProblem(
+            f"%pin_loader: --workers {workers} is no number of workers",
+            "say --workers auto, or 4",
+        )
+    budget_s = parse_seconds(line.budget)
+    if budget_s <= 0:
+        raise UsageProblem(
+            "%pin_loader: a budget of no time measures nothing", "say --budget 10s"
+        )
+    found = {
+        "name": name,
+        "device": f"cuda:{device}" if device and device.isdecimal() else device,
+        "budget_s": budget_s,
+        "diagnose": line.diagnose,
+        "out": None,
+    }
+    if line.diagnose:
+        return found
+    return found | {
+        "out": f"{name}_pinned",
+        "workers": int(workers) if (workers or "").isdecimal() else workers,
+        "force": line.force,
+    }

@@ -31,7 +31,7 @@ from gpumagic.pin_loader import trial
 from gpumagic.pin_loader.batch import mapped, tensors_in, to_device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 _GRACE_S = 5.0  # for workers to end after an error, as torch itself allows one
 
@@ -99,8 +99,6 @@ class DevicePrefetcher:
         self._idle: dict[Any, list[Lane]] = {}  # by device: in no iteration now
         self._asked = None if device is None else known_device(device)
 
-    # ------------------------------------------------------------ what it is
-
     @property
     def device(self) -> Any:
         """Where batches go, as a `torch.device`; without a number before the start."""
@@ -137,14 +135,6 @@ class DevicePrefetcher:
         else:  # kept here, it would silently mean nothing
             setattr(self.loader, name, value)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_idle": {}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
-    # ---------------------------------------------------------------- batches
-
     def __iter__(self) -> Iterator[Any]:
         return self._batches(self._begun())
 
@@ -164,7 +154,9 @@ class DevicePrefetcher:
             raise  # dropping the iterator, as a plain loop does, ends its workers
         except BaseException:
             # But the traceback of an error holds it, for as long as it is looked at.
-            self._end_workers(inner)
+            kept = [iterator for *_, iterator in trial.kept_iterators(self.loader)]
+            if not any(each is inner for each in (self.loader, *kept)):
+                trial.close([inner], set(), _GRACE_S)
             raise
         finally:
             del inner
@@ -192,11 +184,6 @@ class DevicePrefetcher:
             del under_way
             lane.end()
             idle.append(lane)
-
-    def _end_workers(self, inner: Iterator[Any]) -> None:
-        kept = [iterator for *_, iterator in trial.kept_iterators(self.loader)]
-        if not any(each is inner for each in (self.loader, *kept)):
-            trial.close([inner], set(), _GRACE_S)
 
 
 def _usable(idle: list[Lane]) -> Lane | None:
@@ -298,9 +285,6 @@ def looking_ahead(items: Iterator[T], ahead: int) -> Iterator[T]:
             del failure  # else the error and this frame keep each other alive
 
 
-# ------------------------------------------------------------- the copy stream
-
-
 def why_no_stream(torch: Any, kind: str) -> str | None:
     """Why batches for this kind of device cannot be copied ahead; None if they can.
 
@@ -336,11 +320,18 @@ class Lane:
         self.stream = self._module.Stream(device=device, priority=_PRIORITY)
         self._used = self._module.Event()  # recorded anew for each wait
         self._consumers: dict[Any, None] = {}
-        self._handed_out = HandedOut()
+        # What was handed out and is still alive, without keeping it so: a plain weak
+        # reference can give a tensor that only C++ still holds.
+        self._handed_out: list[tuple[Any, Any]] = []
+        self._enough = 64  # then those that are gone are left out
 
     def send(self, batch: Any) -> Sent:
         """Begin to copy a batch; what is on the device already stays as it is."""
-        self._let_go_of_what_has_left()
+        while self._leaving and self._leaving[0][0].query():
+            self._leaving.popleft()
+        # Without a bound, a host that runs ahead would fill its memory with batches.
+        # The wait costs nothing: the device has as many steps before it.
+        self._wait_for_the_oldest(self.most_leaving)
         # What lies on a device already was made on the stream that is current now.
         self._consumers.setdefault(self._module.current_stream(self.device))
         self._wait_for_consumers()
@@ -358,10 +349,16 @@ class Lane:
 
     def hand_over(self, sent: Sent) -> Any:
         """The batch, for what the caller does from now on on the current stream."""
+        from torch.utils.weak import TensorWeakRef
+
         consumer = self._module.current_stream(self.device)
         consumer.wait_event(sent.arrival)
         self._consumers.setdefault(consumer)
-        self._handed_out.note(tensors_in(sent.batch), consumer)
+        leaves = map(TensorWeakRef, tensors_in(sent.batch))
+        self._handed_out += [(leaf, consumer) for leaf in leaves]
+        if len(self._handed_out) > self._enough:
+            alive = [each for each in self._handed_out if each[0]() is not None]
+            self._handed_out, self._enough = alive, 2 * len(alive) + 64
         return sent.batch
 
     def end(self) -> None:
@@ -373,22 +370,21 @@ class Lane:
             # The device may have failed, or be switched off: an iteration ends all
             # the same, and what has happened is told by the code that it happened to.
             self._wait_for_consumers()
-            self._handed_out.tell_the_allocator()
+            self._tell_the_allocator()
+        self._handed_out.clear()
         self._consumers.clear()
+
+    def _tell_the_allocator(self) -> None:
+        """What is alive may be freed at any time from now on."""
+        for reference, consumer in self._handed_out:
+            leaf = reference()
+            if leaf is not None:
+                used_by(leaf, consumer)
 
     def _wait_for_consumers(self) -> None:
         for consumer in self._consumers:
             self._used.record(consumer)
             self.stream.wait_event(self._used)
-
-    def _let_go_of_what_has_left(self) -> None:
-        """Without a bound, a host that runs ahead would fill its memory with batches.
-
-        Waiting for the oldest costs nothing: the device has as many steps before it.
-        """
-        while self._leaving and self._leaving[0][0].query():
-            self._leaving.popleft()
-        self._wait_for_the_oldest(self.most_leaving)
 
     def _wait_for_the_oldest(self, most: int) -> None:
         """Until so many are left."""
@@ -399,33 +395,6 @@ class Lane:
         # Whatever goes wrong this late: it must not come up in somebody else's code.
         with contextlib.suppress(Exception):
             self._wait_for_the_oldest(0)
-
-
-class HandedOut:
-    """The tensors that were handed out and are still alive, without keeping them so."""
-
-    def __init__(self) -> None:
-        # A plain weak reference can give a tensor that only C++ still holds.
-        from torch.utils.weak import TensorWeakRef
-
-        self._reference = TensorWeakRef
-        self._known: list[tuple[Any, Any]] = []
-        self._enough = 64  # then those that are gone are left out
-
-    def note(self, leaves: Sequence[Any], consumer: Any) -> None:
-        """Tensors go to this stream."""
-        self._known += [(self._reference(leaf), consumer) for leaf in leaves]
-        if len(self._known) > self._enough:
-            self._known = [each for each in self._known if each[0]() is not None]
-            self._enough = 2 * len(self._known) + 64
-
-    def tell_the_allocator(self) -> None:
-        """Those that are alive may be freed at any time from now on."""
-        known, self._known = self._known, []
-        for reference, consumer in known:
-            leaf = reference()
-            if leaf is not None:
-                used_by(leaf, consumer)
 
 
 def used_by(tensor: Any, stream: Any) -> None:

@@ -56,9 +56,6 @@ class Setting(Record):
     kind: str  # as in front of the colon of the torch device: "cuda", "cpu"
     label: str = ""  # of a simulated machine; loading takes this machine's time
     device: int | None = None
-    device_name: str | None = None
-    torch_version: str | None = None
-    processors: int | None = None  # that this process may use
 
 
 # ------------------------------------------------------------------ the loader
@@ -104,21 +101,19 @@ class Leaf(Record):
     """A tensor or an array in a batch; other values are counted only."""
 
     path: str  # how it is reached: `batch["image"]`, `batch[0].mask`
-    what: str  # its class
     shape: tuple[int, ...] = ()
     dtype: str = ""
     nbytes: int = 0
     pinned: Pinned = Pinned.UNKNOWN
     why: WhyPageable | None = None  # it is not pinned
-    holder: str | None = None  # the class that `why` speaks of
+    holder: str = "its class"  # that `why` speaks of
 
 
 @dataclass(frozen=True)
 class Anatomy(Record):
     """What a batch consists of."""
 
-    class_name: str
-    leaves: tuple[Leaf, ...]  # in the order of walking
+    leaves: tuple[Leaf, ...] = ()  # in the order of walking
     locked_bytes: int = 0  # pinning it locks so much: powers of two
 
     @cached_property
@@ -129,50 +124,6 @@ class Anatomy(Record):
     def bytes_that_are(self, where: Pinned) -> int:
         """The bytes that lie in one kind of memory."""
         return sum(leaf.nbytes for leaf in self.leaves if leaf.pinned is where)
-
-
-# ------------------------------------------------------------------ the machine
-
-
-class Severity(enum.Enum):
-    """What a limit says."""
-
-    FINE = "fine"
-    WARN = "warn"
-    REFUSE = "refuse"
-
-
-class LimitKind(enum.Enum):
-    """What can run out."""
-
-    AVAILABLE = "memory of the machine"
-    CGROUP = "memory of the container"
-    SHM = "shared memory"
-
-
-@dataclass(frozen=True)
-class Limit(Record):
-    """One thing that can run out, in bytes; None is unknown, or no limit."""
-
-    kind: LimitKind
-    needed: int
-    available: int | None
-    severity: Severity
-    hint: str = ""
-
-
-@dataclass(frozen=True)
-class Guard(Record):
-    """What pinning and workers take of the machine."""
-
-    limits: tuple[Limit, ...]
-
-    @property
-    def refusing(self) -> Limit | None:
-        """The first limit that forbids it."""
-        return next(
-            (each for each in self.limits if each.severity is Severity.REFUSE), None
-        )
 
 
 # ------------------------------------------------------------------- how fast
@@ -243,18 +194,24 @@ class WorkerSearch(Record):
         return next((each for each in self.trials if each.workers == workers), None)
 
     @property
-    def times(self) -> float | None:
+    def old(self) -> Loading:
+        """With as many as the loader has."""
+        return next(each for each in self.trials if each.workers == self.now)
+
+    @property
+    def new(self) -> Loading:
+        """With the number that was chosen."""
+        return next(each for each in self.trials if each.workers == self.chosen)
+
+    @property
+    def times(self) -> float:
         """How many times as fast the chosen number loads, as measured."""
-        old, new = self.of(self.now), self.of(self.chosen)
-        if old is None or new is None or new.batch_s <= 0:
-            return None
-        return old.batch_s / new.batch_s
+        return self.old.batch_s / max(self.new.batch_s, 1e-9)
 
     @property
     def gains(self) -> bool:
         """Whether the chosen number is faster beyond doubt."""
-        old, new = self.of(self.now), self.of(self.chosen)
-        return old is not None and new is not None and new.is_faster_than(old)
+        return self.new.is_faster_than(self.old)
 
 
 @dataclass(frozen=True)
@@ -360,6 +317,11 @@ class Bound(Record):
         return 1.0 if found is None else found.times
 
     @property
+    def pins(self) -> bool:
+        """Whether the loader pins already, so that pinning is no remedy."""
+        return all(each.remedy is not Remedy.PIN for each in self.gains)
+
+    @property
     def best(self) -> Gain | None:
         """The remedy that can give the most, if it is worth it."""
         return self.gain(*Remedy) if self.times(*Remedy) >= WORTH_IT else None
@@ -369,21 +331,11 @@ class Bound(Record):
 
 
 @dataclass(frozen=True)
-class Change(Record):
-    """An argument that is not as it was."""
-
-    argument: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True)
 class Sameness(Record):
     """Whether old and new loader give the same batches."""
 
     batches: int  # so many were compared
     same: bool | None  # in value, order and class; None could not be told
-    whole: bool = False  # that was all of them
     difference: str | None = None  # the first one, in words
     problem: str | None = None
 

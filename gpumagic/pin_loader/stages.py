@@ -8,21 +8,20 @@ loader are iterated. A loader that cannot be cloned stays as it is.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.opening import open_runtime
 from gpumagic.devices.simulated import word_of
-from gpumagic.errors import DeviceError, GpuMagicError
+from gpumagic.pin_loader import anatomy as anatomies
 from gpumagic.pin_loader import bound as bounds
 from gpumagic.pin_loader import feed as feeding
-from gpumagic.pin_loader import limits, loops, pickled, records, same, workers
 from gpumagic.pin_loader import load as loading
+from gpumagic.pin_loader import prove as proving
+from gpumagic.pin_loader import records
 from gpumagic.pin_loader.answer_loader import LoaderReport
-from gpumagic.pin_loader.leaves import anatomy_of
 from gpumagic.pin_loader.loader import (
     USUAL_PREFETCH,
     clone,
@@ -30,10 +29,11 @@ from gpumagic.pin_loader.loader import (
     one_shot_reason,
     rebuild,
     start_method_of,
+    unpicklable,
 )
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher, known_device
-from gpumagic.pin_loader.random_state import kept
-from gpumagic.pin_loader.trial import batches_of
+from gpumagic.pin_loader.records import Part, Pinned, Remark, Remedy, State
+from gpumagic.pin_loader.trial import batches_of, kept
 from gpumagic.report.introspection import is_truly
 from gpumagic.report.robust import Verdict
 from gpumagic.report.units import seconds_text
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     Progress = Callable[[float, str], object]
 
+_NO_BATCH = records.Anatomy()
 _HARDLY_ANY = 0.01
-_NO_BATCH = records.Anatomy("", ())
 _FEWEST_LOADED = 22  # by one pair of runs, each after a few batches to begin with
 _PATIENCE = 1.25  # times the budget, after which nothing long is begun
 _COMPARED = 8  # batches
@@ -70,16 +70,8 @@ class Options:
 class Ending(NamedTuple):
     """Why an investigation goes no further."""
 
-    state: records.State
-    reason: records.Remark | None = None
-
-
-class Stage(NamedTuple):
-    """What is done, the share of the time that it takes, what is said meanwhile."""
-
-    run: Callable[[Case], Ending | None]
-    share: float
-    note: str
+    state: State
+    reason: Remark | None = None
 
 
 class Improved(NamedTuple):
@@ -87,9 +79,6 @@ class Improved(NamedTuple):
 
     loader: DevicePrefetcher | None
     report: LoaderReport
-
-    def __repr__(self) -> str:
-        return f"Improved({self.loader!r}, {self.report.headline!r})"
 
 
 @dataclass
@@ -100,39 +89,31 @@ class Case:
     options: Options
     runtime: Runtime
     device: int | None
-    facts: records.LoaderFacts  # what the loader is set to do
+    report: LoaderReport
     step: feeding.CountedStep | None = None
     began_s: float = field(default_factory=time.monotonic)
-    tell: Callable[[float], object] = lambda _: None
     undo: ExitStack = field(default_factory=ExitStack)  # ends with the last stage
-    # ------------------------------------------------------------- found so far
     batch: Any = None  # a real one on the host; gone as soon as it is not needed
     batch_s: float = 0.0  # how long loading of one takes, by what is known now
     anatomy: records.Anatomy = _NO_BATCH
+    limits: tuple[anatomies.Limit, ...] = ()
     shares_out: bool = False  # workers of an iterable dataset each give a part of it
-    guard: records.Guard | None = None
     load: records.Loading = field(init=False)  # as it is
-    rates: records.Rates = field(default_factory=records.Rates)
-    search: records.WorkerSearch | None = None
-    bound: records.Bound | None = None
-    remarks: list[records.Remark] = field(default_factory=list)
     new: Any = None  # the rebuilt loader, still on the host
-    changes: tuple[records.Change, ...] = ()
     feeding: DevicePrefetcher | None = None  # what the user is to iterate
-    sameness: records.Sameness | None = None
-    proof: records.EndToEnd | None = None
+
+    @property
+    def facts(self) -> records.LoaderFacts:
+        """What the loader is set to do."""
+        return self.report.loader
 
     @property
     def workers(self) -> int:
         """Workers that the new loader is to have: as before, or as was asked for."""
-        asked = self.options.workers
+        asked, search = self.options.workers, self.report.workers
         if isinstance(asked, int):
             return asked
-        return (
-            self.search.chosen
-            if asked == "auto" and self.search
-            else self.facts.workers
-        )
+        return search.chosen if asked and search else self.facts.workers
 
     @property
     def place(self) -> str:
@@ -151,9 +132,26 @@ class Case:
         return self.runtime.kind not in ("cpu", "mps")
 
     @property
+    def is_pinned(self) -> bool:
+        """Whether the tensors of its batches are pinned now, but for what never is."""
+        never = records.WhyPageable.NOT_A_TENSOR, records.WhyPageable.NOT_DENSE
+        pageable = sum(
+            leaf.nbytes
+            for leaf in self.anatomy.leaves
+            if leaf.pinned is Pinned.PAGEABLE and leaf.why not in never
+        )
+        pinned = self.anatomy.bytes_that_are(Pinned.PINNED)
+        return pinned > 0 and pageable <= _HARDLY_ANY * pinned
+
+    @property
     def starts_nothing(self) -> bool:
         """Whether copies cannot be measured without starting the device."""
         return self.options.diagnose and not self.runtime.started()
+
+    def note(self, *remarks: Remark, **found: Any) -> None:
+        """Write down what was found."""
+        remarks = (*self.report.remarks, *remarks)
+        self.report = replace(self.report, remarks=remarks, **found)
 
     def trial_copy(self, **changes: Any) -> Any:
         """A loader like the user's that can be iterated without a trace."""
@@ -161,11 +159,13 @@ class Case:
             changes["pin_memory"] = False
         return clone(self.loader, **changes)
 
-    def guard_with(self, count: int) -> records.Guard:
-        """What so many workers would take of the machine."""
+    def refusal(self, count: int) -> Remark | None:
+        """Note what so many workers would take; which limit forbids them."""
         ahead = self.facts.prefetch_factor or USUAL_PREFETCH
-        demand = limits.Demand(self.anatomy, count, ahead, self.pins)
-        return limits.guard(demand, force=self.options.force)
+        wanted = anatomies.Demand(self.anatomy, count, ahead, self.pins)
+        self.limits = anatomies.limits_of(wanted)
+        over = [each.remark() for each in self.limits if each.refuses]
+        return over[0] if over and not self.options.force else None
 
     def make_current(self) -> None:
         """Make the device current until the last stage has ended; this starts it.
@@ -184,25 +184,6 @@ class Case:
         except RuntimeError as error:
             raise feeding.unusable(torch.device(kind, number), error) from error
 
-    def report(self, ending: Ending) -> LoaderReport:
-        """All that was found."""
-        return LoaderReport(
-            ending.state,
-            loading.setting_of(self.runtime, self.device),
-            self.facts,
-            ending.reason,
-            anatomy=None if self.anatomy is _NO_BATCH else self.anatomy,
-            guard=self.guard,
-            rates=self.rates,
-            workers=self.search,
-            bound=self.bound,
-            changes=self.changes,
-            sameness=self.sameness,
-            end_to_end=self.proof,
-            remarks=tuple(self.remarks),
-            out=self.options.out if self.feeding is not None else None,
-        )
-
 
 # ------------------------------------------------------------------------- look
 
@@ -210,19 +191,25 @@ class Case:
 def look(case: Case) -> Ending | None:
     """What it is set to do, and one batch; refuse what would do harm."""
     if is_truly(case.loader, DevicePrefetcher):
-        return Ending(records.State.NOTHING, _COPIES_AHEAD)
-    reason = one_shot_reason(case.loader)
-    if reason is not None:
-        text = f"{reason}, so that every batch that is looked at is lost"
-        return Ending(records.State.REFUSED, records.Remark(text, _BEGIN_ANEW))
+        return Ending(State.NOTHING, _COPIES_AHEAD)
+    used_up = one_shot_reason(case.loader)
+    if used_up is not None:
+        return _stays(
+            case, Remark(f"{used_up}: what is looked at is lost", _BEGIN_ANEW)
+        )
     why_not = rebuild(case.loader).why_not
     if why_not is not None:
-        return Ending(records.State.NOTHING, why_not)
-    if case.facts.workers or case.options.workers not in (None, 0):
-        remark = pickled.unpicklable(case.loader)
+        return Ending(State.NOTHING, why_not)
+    if case.facts.workers or case.options.workers:
+        remark = unpicklable(case.loader)
         if remark is not None:
-            return Ending(records.State.REFUSED, remark)
+            return _stays(case, remark)
     return _look_for_doubles(case) or _look_at_a_batch(case)
+
+
+def _stays(case: Case, remark: Remark) -> Ending:
+    stays = f"{case.report.name} stays as it is"
+    return Ending(State.REFUSED, Remark(f"{stays}: {remark.text}", remark.hint))
 
 
 def _look_for_doubles(case: Case) -> Ending | None:
@@ -230,27 +217,24 @@ def _look_for_doubles(case: Case) -> Ending | None:
     count = case.workers
     if not case.facts.iterable or count < 2:
         return None
-    try:
-        twice = same.given_by_all_workers(
+    with loading.told_in_short():
+        twice = proving.given_by_all_workers(
             case.trial_copy(workers=count, pin_memory=False),
             enough_s=case.options.budget_s / 10,
         )
-    except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
-        raise loading.failure_of(error, 0) from None
     case.shares_out = twice is False
     if not twice:
         return None
     often = "twice" if count == 2 else f"{count} times"
     text = (
-        f"its {count} workers each go through the whole dataset, and so does an epoch"
+        f"each record comes {often}: its {count} workers each go through the whole "
+        "dataset, and so does an epoch"
     )
-    remark = records.Remark(
-        f"each record comes {often}: {text}", _SHARE_OUT, serious=True
-    )
-    if case.options.force:
-        case.remarks.append(remark)
-        return None
-    return Ending(records.State.REFUSED, remark)
+    remark = Remark(text, _SHARE_OUT, serious=True)
+    if not case.options.force:
+        return Ending(State.REFUSED, remark)
+    case.note(remark)
+    return None
 
 
 def _look_at_a_batch(case: Case) -> Ending | None:
@@ -259,37 +243,30 @@ def _look_at_a_batch(case: Case) -> Ending | None:
     A loader with workers is asked with one: what a dataset opens when it is first
     asked would else be open in this process, and shared by all workers to come.
     """
-    if case.facts.pin_memory and not case.starts_nothing:
-        case.make_current()
     asked_s = time.monotonic()
     one = case.trial_copy(workers=min(case.facts.workers, 1), prefetch_factor=1)
-    with batches_of(one) as batches:
-        try:
-            case.batch = next(batches)
-        except StopIteration:
-            raise loading.no_batches(case.options.name) from None
-        except GpuMagicError:
-            raise
-        except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
-            raise loading.failure_of(error, 0) from None
+    with batches_of(one) as batches, loading.told_in_short():
+        case.batch = next(batches, None)
+    if case.batch is None:
+        raise loading.no_batches()
     case.batch_s = time.monotonic() - asked_s
     unpinned = case.starts_nothing and case.facts.pin_memory
-    anatomy = anatomy_of(case.batch, case.runtime, case.facts, unpinned=unpinned)
-    case.anatomy = anatomy
-    on_device = anatomy.bytes_that_are(records.Pinned.ON_DEVICE)
-    if on_device and on_device == anatomy.tensor_bytes:
-        return Ending(records.State.REFUSED, _ON_THE_DEVICE)
+    case.anatomy = anatomies.anatomy_of(
+        case.batch, case.runtime, case.facts, unpinned=unpinned
+    )
+    case.note(anatomy=case.anatomy)
+    on_device = case.anatomy.bytes_that_are(Pinned.ON_DEVICE)
+    if on_device and on_device == case.anatomy.tensor_bytes:
+        return _stays(case, _ON_THE_DEVICE)
     return _refuse_too_much(case)
 
 
 def _refuse_too_much(case: Case) -> Ending | None:
     """Say what pinning and workers take of the machine, and refuse too much."""
-    case.guard = case.guard_with(case.workers)
-    limit = case.guard.refusing
-    if limit is None or case.options.diagnose:
+    remark = case.refusal(case.workers)
+    if remark is None or case.options.diagnose:
         return None
-    text = f"it would take too much of the {limit.kind.value}"
-    return Ending(records.State.REFUSED, records.Remark(text, limit.hint))
+    return Ending(State.REFUSED, remark)
 
 
 # ------------------------------------------------------------------------- load
@@ -299,26 +276,32 @@ def load(case: Case) -> Ending | None:
     """How fast it gives batches, and how fast with other numbers of workers."""
     budget_s, asked = case.options.budget_s, case.options.workers
     known = loading.measure_loading(case.trial_copy(), budget_s=budget_s * 0.08)
-    case.load, case.batch_s, case.rates = known, known.batch_s, records.Rates(known)
-    if isinstance(asked, int):
-        if asked == case.facts.workers:
-            return None
-        trial = _measured(case, asked, budget_s * 0.1)
-        trials = tuple(sorted((known, trial), key=lambda each: each.workers))
-        case.search = records.WorkerSearch(
-            trials, asked, records.Stopped.ASKED, case.facts.workers
-        )
+    case.load, case.batch_s = known, known.batch_s
+    case.note(rates=records.Rates(known))
+    if asked == case.facts.workers:
         return None
-    case.search = workers.search(
-        lambda count, seconds: _measured(case, count, seconds),
-        known,
-        processors=loading.usable(),
-        budget_s=min(budget_s * 0.4, max(case.left_s - budget_s * 0.2, 0.0)),
-        refuse=_why_no_workers(case),
-        refusing=lambda count: case.guard_with(count).refusing,
-        progress=case.tell,
-    )
-    return _refuse_too_much(case) if asked == "auto" else None
+    refused = unpicklable(case.loader)
+    if case.facts.iterable and not case.shares_out:
+        text = "each worker would give all of an iterable dataset again"
+        refused = Remark(text, _SHARE_OUT)
+    if isinstance(asked, int):
+        trials = known, _measured(case, asked, budget_s * 0.1)
+        ordered = tuple(sorted(trials, key=lambda each: each.workers))
+        stopped, now = records.Stopped.ASKED, known.workers
+        found = records.WorkerSearch(ordered, asked, stopped, now)
+    elif refused is not None:
+        stopped, now = records.Stopped.REFUSED, known.workers
+        found = records.WorkerSearch((known,), now, stopped, now, problem=refused)
+    else:
+        found = loading.search(
+            lambda count, seconds: _measured(case, count, seconds),
+            known,
+            processors=loading.usable(),
+            budget_s=min(budget_s * 0.4, max(case.left_s - budget_s * 0.2, 0.0)),
+            refusing=case.refusal,
+        )
+    case.note(*([found.problem] if found.problem else []), workers=found)
+    return _refuse_too_much(case)
 
 
 def _measured(case: Case, count: int, budget_s: float) -> records.Loading:
@@ -327,16 +310,9 @@ def _measured(case: Case, count: int, budget_s: float) -> records.Loading:
     how = {"budget_s": budget_s, "patience_s": patience_s}
     if count or not case.facts.workers:
         found = loading.measure_loading(case.trial_copy(workers=count), **how)
-        return workers.within_reason(found, case.load)
+        return loading.within_reason(found, case.load)
     alone = case.trial_copy(workers=0, pin_memory=False)
     return loading.measure_apart(alone, start_method_of(case.loader), **how)
-
-
-def _why_no_workers(case: Case) -> records.Remark | None:
-    if case.facts.iterable and not case.shares_out:
-        text = "each worker would give all of an iterable dataset again"
-        return records.Remark(text, _SHARE_OUT)
-    return pickled.unpicklable(case.loader)
 
 
 # ------------------------------------------------------------------ feed, bound
@@ -345,14 +321,13 @@ def _why_no_workers(case: Case) -> records.Remark | None:
 def feed(case: Case) -> Ending | None:
     """How fast a batch comes to the device, and how long a step takes there."""
     if not case.pins:
-        return Ending(records.State.NO_ACCELERATOR, _NO_ACCELERATOR)
+        return Ending(State.NO_ACCELERATOR, _NO_ACCELERATOR)
     if case.starts_nothing:
-        case.remarks.append(_NOT_COPIED)
-        return Ending(records.State.DIAGNOSED)
-    case.make_current()
+        case.note(_NOT_COPIED)
+        return Ending(State.DIAGNOSED)
     number = case.device or 0
     case.undo.enter_context(feeding.given_back(case.runtime, number))
-    case.rates = feeding.measure_feed(
+    found = feeding.measure_feed(
         case.batch,
         case.runtime,
         number,
@@ -360,52 +335,34 @@ def feed(case: Case) -> Ending | None:
         step=case.step,
         budget_s=case.options.budget_s * 0.2,
     )
-    if not case.rates.copies:
-        case.remarks.append(_NO_LEAVES)
+    case.note(*([] if found.copies else [_NO_LEAVES]), rates=found)
     return None
 
 
 def bound(case: Case) -> Ending | None:
     """Say what can be gained at most, and end where that is nothing."""
     case.batch = None
-    pinned = _is_pinned(case.anatomy)
-    found = case.bound = bounds.bound_of(
-        case.rates, pinned=pinned, workers=case.facts.workers, search=case.search
+    found = bounds.bound_of(
+        case.report.rates,
+        pinned=case.is_pinned,
+        workers=case.facts.workers,
+        search=case.report.workers,
     )
-    if case.options.diagnose:
-        return Ending(records.State.DIAGNOSED)
+    case.note(bound=found)
     asked = case.options.workers
-    if (
-        case.options.force
-        or isinstance(asked, int)
-        or case.workers != case.facts.workers
-    ):
+    if case.options.diagnose:
+        return Ending(State.DIAGNOSED)
+    other_workers = isinstance(asked, int) or case.workers != case.facts.workers
+    if case.options.force or other_workers:
         return None
-    ahead, other = (
-        found.times(records.Remedy.PREFETCH),
-        found.times(records.Remedy.WORKERS),
-    )
+    ahead, other = found.times(Remedy.PREFETCH), found.times(Remedy.WORKERS)
     if other >= records.WORTH_IT and other > ahead:
-        return Ending(
-            records.State.DIAGNOSED
-        )  # that comes first, and is the user's to say
+        return Ending(State.DIAGNOSED)  # that comes first, and is the user's to say
     if ahead >= records.WORTH_IT:
         return None
     slowest, now = seconds_text(found.best_s), seconds_text(found.now_s)
     text = f"{found.binding.value} takes {slowest} of {now} a step"
-    return Ending(records.State.NOTHING, records.Remark(text, _INSTEAD[found.binding]))
-
-
-def _is_pinned(anatomy: records.Anatomy) -> bool:
-    """Whether the tensors of its batches are pinned now, but for what never is."""
-    never = (records.WhyPageable.NOT_A_TENSOR, records.WhyPageable.NOT_DENSE)
-    pageable = sum(
-        leaf.nbytes
-        for leaf in anatomy.leaves
-        if leaf.pinned is records.Pinned.PAGEABLE and leaf.why not in never
-    )
-    pinned = anatomy.bytes_that_are(records.Pinned.PINNED)
-    return pinned > 0 and pageable <= _HARDLY_ANY * pinned
+    return Ending(State.NOTHING, Remark(text, _INSTEAD[found.binding]))
 
 
 # ------------------------------------------------------------------ make, prove
@@ -413,15 +370,19 @@ def _is_pinned(anatomy: records.Anatomy) -> bool:
 
 def make(case: Case) -> Ending | None:
     """Rebuild it, and put the prefetcher round it."""
-    case.make_current()
-    made = rebuild(
-        case.loader,
-        pin_memory=True if case.pins else None,
-        workers=None if case.workers == case.facts.workers else case.workers,
-    )
-    case.new, case.changes = made.loader, made.changes
+    pins = True if case.pins else None
+    made = rebuild(case.loader, pin_memory=pins, workers=case.workers)
+    case.new = made.loader
     case.feeding = DevicePrefetcher(made.loader, case.place)
-    case.remarks += made.remarks
+    case.note(changed=made.changed)
+    before = case.facts.workers
+    if case.workers != before:
+        text = (
+            "random transforms draw other numbers, as each worker has its own seed: "
+            f"there are {case.workers} instead of {before}; the order is the same"
+        )
+        hint = f"keep num_workers={before} to reproduce an earlier training exactly"
+        case.note(Remark(text, hint))
     return None
 
 
@@ -429,142 +390,140 @@ def prove_the_same(case: Case) -> Ending | None:
     """Compare what old and new loader give, batch by batch, under one random state."""
     each_s = case.batch_s + case.anatomy.tensor_bytes / _READ_BYTES_PER_S
     affordable = int(case.options.budget_s / 10 / max(each_s, 1e-9))
-    found = case.sameness = same.compare(
+    found = proving.compare(
         case.loader,
         case.feeding,
         batches=min(max(affordable, 2), _COMPARED),
         enough_s=case.options.budget_s / 20,
     )
+    case.note(sameness=found)
     if found.same is not False or case.options.force:
         return None
     case.feeding = None
-    text = f"the new loader gives other data: {found.difference}"
+    text = f"rebuilt, {case.report.name} gave other batches: {found.difference}"
     hint = "keep the old one; --force makes the new one all the same"
-    return Ending(records.State.REFUSED, records.Remark(text, hint, serious=True))
+    return Ending(State.REFUSED, Remark(text, hint))
 
 
-def prove(case: Case) -> Ending | None:
-    """Whether it gives the same, and whether it is faster: both loops in turn."""
-    return prove_the_same(case) or _prove_faster(case)
-
-
-def _prove_faster(case: Case) -> Ending:
-    search, asked, number = case.search, case.options, case.device or 0
+def prove_faster(case: Case) -> Ending:
+    """Run both loops in turn, or work out what they take."""
+    rates, search, number = case.report.rates, case.report.workers, case.device or 0
     new_load = (search and search.of(case.workers)) or case.load
-    rates = case.rates
-    new_rates = dataclasses.replace(rates, load=new_load)
     step: Callable[[Any], object] | None = case.step
     if step is None:
         # As long as loading took before, it would hide that loading is faster now.
         faster = new_load.between.median_s < case.load.between.median_s
-        used = new_rates if faster else rates
+        used = replace(rates, load=new_load) if faster else rates
         step = feeding.stand_in_for(used, case.runtime, number)
-        taken = records.Step(
-            step.__name__, records.Samples((step.seconds,)), synthetic=True
-        )
-        rates, new_rates = (
-            dataclasses.replace(each, step=taken) for each in (rates, new_rates)
-        )
-        case.rates = rates
+        taken = records.Samples((step.seconds,))
+        rates = replace(rates, step=records.Step(step.__name__, taken, synthetic=True))
+        case.note(rates=rates)
     # Both loops stay open: neither starts its workers while it is timed.
-    pinned = _is_pinned(case.anatomy)
-    old = bounds.without_starting(rates, workers=case.facts.workers, pinned=pinned)
-    new = bounds.without_starting(new_rates, workers=case.workers, pinned=pinned)
+    pinned = case.is_pinned
+    old, new = (
+        replace(
+            bounds.costs_of(rates, workers=each.workers, pinned=pinned),
+            load_s=each.between.median_s,
+        )
+        for each in (case.load, new_load)
+    )
+    budget_s = case.options.budget_s
     if case.runtime.simulated:
-        known = case.load is new_load or workers.is_told_apart(case.load, new_load)
-        case.proof = loops.worked_out(old, new, known=known)
-    elif case.left_s + (_PATIENCE - 1) * asked.budget_s < _FEWEST_LOADED * case.batch_s:
-        return _ended(case)
+        known = case.load is new_load or loading.is_told_apart(case.load, new_load)
+        proof = proving.worked_out(old, new, known=known)
+    elif case.left_s + (_PATIENCE - 1) * budget_s < _FEWEST_LOADED * case.batch_s:
+        return Ending(State.SAME, _TOO_FEW)
     else:
-        case.proof = loops.end_to_end(
+        proof = proving.end_to_end(
             case.trial_copy(),
             DevicePrefetcher(clone(case.new), case.place),
             case.runtime,
             device=number,
             step=step,
             about_s=bounds.step_s(old, bounds.Way.BLOCKING),
-            budget_s=max(case.left_s, asked.budget_s / 4),
-            progress=case.tell,
+            budget_s=max(case.left_s, budget_s / 4),
         )
-    if case.bound is not None:
+    case.note(end_to_end=proof)
+    if case.report.bound is not None:
         changed = case.workers != case.facts.workers
-        remedy = records.Remedy.EVERYTHING if changed else records.Remedy.PREFETCH
-        case.bound = bounds.after_proof(case.bound, case.proof, remedy)
-    return _ended(case)
+        remedy = Remedy.EVERYTHING if changed else Remedy.PREFETCH
+        case.note(bound=bounds.after_proof(case.report.bound, proof, remedy))
+    return _ended(case, proof)
 
 
-def _ended(case: Case) -> Ending:
+def _ended(case: Case, proof: records.EndToEnd) -> Ending:
     """What the proof comes to. A loader that is no faster is not kept."""
-    proof = case.proof
-    if proof is None or proof.result.interval is None:
-        return Ending(records.State.SAME, _TOO_FEW)
+    if proof.result.interval is None:
+        return Ending(State.SAME, _TOO_FEW)
     faster = proof.result.verdict is Verdict.FASTER
     if (faster and proof.result.ratio * records.WORTH_IT <= 1) or case.options.force:
-        return Ending(records.State.FASTER if faster else records.State.SAME)
+        return Ending(State.FASTER if faster else State.SAME)
     case.feeding = None
-    return Ending(records.State.SAME, _MEASURED_NOTHING)
+    return Ending(State.SAME, _MEASURED_NOTHING)
 
 
 # ---------------------------------------------------------------- going through
 
-LOOK = Stage(look, 0.05, "looking at a batch")
-MAKE = Stage(make, 0.0, "rebuilding")
+# What is done, the share of the time that it takes, what is said meanwhile.
+LOOK = (look, 0.05, "looking at a batch")
+MAKE = (make, 0.0, "rebuilding")
+SAME = (prove_the_same, 0.1, "comparing batches")
 STAGES = (
     LOOK,
-    Stage(load, 0.45, "loading, and trying workers"),
-    Stage(feed, 0.2, "copying and computing"),
-    Stage(bound, 0.0, "working out the bound"),
+    (load, 0.45, "loading, and trying workers"),
+    (feed, 0.2, "copying and computing"),
+    (bound, 0.0, "working out the bound"),
     MAKE,
-    Stage(prove, 0.3, "comparing batches, and running both loops in turn"),
+    SAME,
+    (prove_faster, 0.2, "running both loops in turn"),
 )
-PINNING = (LOOK, MAKE, Stage(prove_the_same, 0.1, "comparing batches"))
+PINNING = (LOOK, MAKE, SAME)
 
 
 def investigate(
     loader: Any,
     options: Options,
-    stages: Sequence[Stage] = STAGES,
     progress: Progress = lambda *_: None,
+    stages: Sequence[tuple[Callable[[Case], Ending | None], float, str]] = STAGES,
 ) -> Improved:
     """Go from stage to stage until one of them ends it."""
     case, ending, before = _open(loader, options), None, 0.0
-    whole = sum(each.share for each in stages)
+    whole = sum(share for _, share, _ in stages)
     with kept(case.loader), case.undo:
-        for stage in stages:
-
-            def tell(part: float, done: float = before, now: Stage = stage) -> object:
-                share = (done + min(part, 1.0) * now.share) / whole
-                return progress(min(share, 1.0), now.note)
-
-            case.tell = tell
-            tell(0.0)
-            ending = stage.run(case)
+        if not case.starts_nothing:
+            case.make_current()
+        for run, share, note in stages:
+            progress(before / whole, note)
+            ending = run(case)
             if ending is not None:
                 break
-            before += stage.share
+            before += share
     case.batch = None
-    if case.step is not None and case.step.calls:
-        case.remarks.append(case.step.remark())
-    return Improved(case.feeding, case.report(ending or Ending(records.State.FASTER)))
+    state, reason = ending or Ending(State.FASTER)
+    case.note(
+        *(each.remark() for each in case.limits if state is not State.REFUSED),
+        *([case.step.remark()] if case.step is not None and case.step.calls else []),
+        state=state,
+        reason=reason,
+        setting=loading.setting_of(case.runtime, case.device),
+        out=options.out if case.feeding is not None else None,
+    )
+    return Improved(case.feeding, case.report)
 
 
 def _open(loader: Any, options: Options) -> Case:
     step = None if options.step is None else feeding.CountedStep(options.step)
-    ours = is_truly(loader, DevicePrefetcher)
-    facts = facts_of(loader.loader if ours else loader, options.name)
+    inside = loader.loader if is_truly(loader, DevicePrefetcher) else loader
+    if options.workers is not None:
+        loader = inside  # it is made anew, with other workers
+    facts = facts_of(inside, options.name)
     asked = None if options.device is None else known_device(options.device)
     runtime = open_runtime(None if asked is None else asked.type)
     number = None if asked is None else asked.index
     if number is None and runtime.kind != "cpu":
         number = runtime.current_device() or 0
-    count = runtime.device_count()
-    if number is not None and count is not None and number >= count:
-        kind = word_of(runtime.kind)
-        there = f"{kind}:0" if count == 1 else f"{kind}:0 to {kind}:{count - 1}"
-        raise DeviceError(
-            f"there is no {kind}:{number}: there is {there}", f"say --device {kind}:0"
-        )
-    return Case(loader, options, runtime, number, facts, step)
+    report = LoaderReport(State.FASTER, records.Setting(runtime.kind), facts)
+    return Case(loader, options, runtime, number, report, step)
 
 
 # ------------------------------------------------------------------ what is said
@@ -574,39 +533,39 @@ _SHARE_OUT = (
     "let its __iter__ give a part for each worker: itertools.islice(records, info.id, "
     "None, info.num_workers), with info = torch.utils.data.get_worker_info()"
 )
-_NO_ACCELERATOR = records.Remark(
+_NO_ACCELERATOR = Remark(
     "pinning is impossible here: there is no accelerator; nothing was changed",
     'gpumagic.simulate("h100") puts a simulated one in its place',
 )
-_COPIES_AHEAD = records.Remark(
+_COPIES_AHEAD = Remark(
     "it copies ahead to the device already",
     "time your training cell with %%pin_loader --watch",
 )
-_ON_THE_DEVICE = records.Remark(
+_ON_THE_DEVICE = Remark(
     "its batches are on the device already, and only host memory is pinned",
     "let the dataset return CPU tensors; copying them is the loop's part",
 )
-_NOT_COPIED = records.Remark(
+_NOT_COPIED = Remark(
     "the device has not been used yet, and pinning or copying would start it: neither "
     "was measured",
     "leave --diagnose off, or use the device first",
 )
-_NO_LEAVES = records.Remark(
+_NO_LEAVES = Remark(
     "the batch has no dense tensors on the host, so there is nothing to copy",
     "let the dataset, or the collate_fn, return tensors",
 )
 _FEWER_BYTES = "send fewer bytes: uint8 on the way, converted on the device"
 _INSTEAD = {
-    records.Part.LOAD: "make loading itself faster, or store what it works out",
-    records.Part.PIN: _FEWER_BYTES,
-    records.Part.LINK: _FEWER_BYTES,
-    records.Part.STEP: "the device is busy as it is: make the step itself faster",
+    Part.LOAD: "make loading itself faster, or store what it works out",
+    Part.PIN: _FEWER_BYTES,
+    Part.LINK: _FEWER_BYTES,
+    Part.STEP: "the device is busy as it is: make the step itself faster",
 }
-_TOO_FEW = records.Remark(
+_TOO_FEW = Remark(
     "it was compared batch by batch and is the same, but there was time for few runs",
     "give it more: --budget 60s",
 )
-_MEASURED_NOTHING = records.Remark(
+_MEASURED_NOTHING = Remark(
     "both loops were compared, and the new one is not faster by 5 %",
     "keep the loader; --force makes the new one all the same",
 )

@@ -1,11 +1,15 @@
-"""Batches of a loader that is only tried out: its workers end with the block.
+"""Tries a loader out without a trace: workers end, and random numbers are put back.
 
-They end within a time limit, whatever happens. Ctrl-C waits while they are started and
-ended: an exception between a fork and the note of its process would leave that behind
-for good, as a worker ends when it is told to, or with its parent, which is a notebook.
+Workers end within a time limit, whatever happens. Ctrl-C waits while they are started
+and ended: an exception between a fork and the note of its process would leave that
+behind for good, as a worker ends when it is told to, or with its parent, which is a
+notebook. The private names of torch's iterators that ending takes are here; without
+them an iterator is dropped, which ends its workers as well, only later.
 
-The private names of torch's iterators that ending takes are here; without them an
-iterator is dropped, which ends its workers as well, only later.
+Looking at a loader draws random numbers: already `iter(loader)` takes one from torch,
+even where nothing is shuffled. Of a sampler everything is put back that it holds
+itself, one level deep. Of a dataset, its transforms and functions only the random
+generators are: its caches, counters and files are its own business.
 """
 
 # ruff: noqa: SLF001 -- ending workers has no public name
@@ -13,21 +17,29 @@ iterator is dropped, which ends its workers as well, only later.
 from __future__ import annotations
 
 import contextlib
+import copy
+import itertools
 import multiprocessing
 import os
+import random
 import signal
+import sys
 import threading
 import time
-import traceback
 import warnings
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Self
 
-from gpumagic.pin_loader.loader import own_iterators
+from gpumagic.devices import torch_private
+from gpumagic.report.introspection import attributes_of, is_truly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from multiprocessing.process import BaseProcess
-    from types import CodeType, FrameType, TracebackType
+    from types import FrameType, TracebackType
 
 GRACE_S = 5.0  # as torch itself allows a worker
 
@@ -67,8 +79,8 @@ class Trial:
         self._iterator: Any = None
         self._own: list[Any] = []  # what is to be ended
         self._begun = False
-        self._workers: set[BaseProcess] = set()
-        self._interrupts = Interrupts(Trial.__exit__.__code__)
+        self.workers: set[BaseProcess] = set()  # that were started for this trial
+        self._interrupts = Interrupts()
 
     def __enter__(self) -> Self:
         self._interrupts.watch()
@@ -100,10 +112,6 @@ class Trial:
             raise StopIteration
         return next(self._iterator)
 
-    def worker_pids(self) -> tuple[int, ...]:
-        """The processes that were started for this trial."""
-        return tuple(sorted(each.pid for each in self._workers if each.pid))
-
     def _first(self) -> Any:
         # A second Ctrl-C comes through: starting may take long, or hang.
         self._begun = True
@@ -114,21 +122,16 @@ class Trial:
             self._loader.timeout = min(own_s or patience_s, patience_s)
         self._interrupts.hold(patient=False)
         try:
-            try:
-                with without_known_warnings():
-                    self._iterator = iter(self._loader)
-            except BaseException as error:
-                disarm(error)
-                raise
-            finally:
-                self._workers |= processes() - before
+            with without_known_warnings():
+                self._iterator = iter(self._loader)
         finally:
+            self.workers |= processes() - before
             self._interrupts.release()
         try:
             with without_known_warnings():
                 return next(self._iterator)
         finally:  # a generator has started its workers only now
-            self._workers |= processes() - before
+            self.workers |= processes() - before
 
     def _close(self) -> None:
         if self._iterator is not None:
@@ -137,8 +140,8 @@ class Trial:
         for loader, name, iterator in kept_iterators(self._loader):
             self._own.append(iterator)
             vars(loader)[name] = None  # or it would keep its workers
-        close(self._own, self._workers, self._grace_s)
-        self._workers = set()
+        close(self._own, self.workers, self._grace_s)
+        self.workers = set()
 
 
 @contextlib.contextmanager
@@ -150,33 +153,22 @@ def without_known_warnings() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def running(process: Any) -> Iterator[None]:
-    """Start a process that ends with the block, whatever happens.
-
-    Ctrl-C waits while it is started and ended, as in a trial.
-    """
-    interrupts = Interrupts(_end.__code__)
-    try:
-        interrupts.hold(patient=False)
-        try:
-            with without_known_warnings():
-                process.start()
-        finally:
-            interrupts.release()
-        yield
-    finally:
-        interrupts.hold()
-        try:
-            if process.pid is not None:
-                _end({process})
-        finally:
-            interrupts.end()
-
-
 def processes() -> set[BaseProcess]:
     """Living daemons that this process has started by `multiprocessing`."""
     return {child for child in multiprocessing.active_children() if child.daemon}
+
+
+def own_iterators(loader: Any) -> dict[str, Any]:
+    """The iterators of a DataLoader that it holds, by the names of its attributes."""
+    module = sys.modules.get("torch.utils.data.dataloader")
+    base = getattr(module, "_BaseDataLoaderIter", ())
+
+    def is_one(value: Any) -> bool:  # torch_geometric puts one round it
+        inner = (attributes_of(value) or {}).get("iterator")
+        return is_truly(value, base) or is_truly(inner, base)
+
+    held = getattr(loader, "__dict__", {})
+    return {name: value for name, value in held.items() if is_one(value)}
 
 
 def kept_iterators(loader: Any) -> list[tuple[Any, str, Any]]:
@@ -184,14 +176,12 @@ def kept_iterators(loader: Any) -> list[tuple[Any, str, Any]]:
 
     A wrapper is followed to the loader inside it.
     """
-    found: list[tuple[Any, str, Any]] = []
-    for _ in range(4):
-        names = getattr(loader, "__dict__", None)
-        if not names:
-            break
-        found += [(loader, name, each) for name, each in own_iterators(loader).items()]
-        loader = names.get("loader")
-    return found
+    inside = getattr(loader, "__dict__", {}).get("loader")
+    return [
+        (each, name, iterator)
+        for each in (loader, inside)
+        for name, iterator in own_iterators(each).items()
+    ]
 
 
 def close(iterators: list[Any], workers: set[BaseProcess], grace_s: float) -> None:
@@ -218,18 +208,6 @@ def close(iterators: list[Any], workers: set[BaseProcess], grace_s: float) -> No
         _pause(_POLL_S)
     _end(workers)
     _wait(helper, time.monotonic() + _TERMINATE_S)
-
-
-def disarm(error: BaseException) -> None:
-    """Keep an iterator that failed while it was made from complaining when it goes.
-
-    Its parts are missing, so that ending itself would fail, and say so.
-    """
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        half_made: Any = frame.f_locals.get("self")
-        is_whole = getattr(half_made, "_worker_pids_set", False)
-        if _is_torchs(half_made) and not is_whole:
-            half_made._shutdown = True
 
 
 def _is_torchs(iterator: Any) -> bool:
@@ -294,74 +272,216 @@ class Interrupts:
     """Keeps Ctrl-C between `hold` and `release`, from `watch` to `end`.
 
     In another thread than the main one, where Ctrl-C never arrives, nothing is done.
-
-    Args:
-        ending: The function that ends what must not be left. From `watch` on, an
-            interrupt between a call of it and its first line is kept as well.
+    An interrupt between the call of `Trial.__exit__` and its first line is kept, too.
     """
 
-    def __init__(self, ending: CodeType) -> None:
-        self._ending = ending
+    def __init__(self) -> None:
         self._pid = os.getpid()
         self._previous: Any = None
-        self._in_place = self._throughout = self._holding = self._patient = False
+        self._holding = self._patient = False
         self._kept = 0
 
     def watch(self) -> None:
-        """Be there from now on, in the place of Python's own handler.
-
-        Anybody else's stays, and is replaced only while interrupts are held: it may
-        have to be entered directly. Interrupts are held until the first `release`.
-        """
-        self._holding = self._patient = True
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._throughout = self._put_in()
+        """Be there from now on; interrupts are held until the first `release`."""
+        self.hold()
+        previous = signal.getsignal(signal.SIGINT)
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and callable(previous):
+            self._previous = previous
+            signal.signal(signal.SIGINT, self._handle)
 
     def hold(self, *, patient: bool = True) -> None:
         """Keep interrupts from now on."""
         self._holding, self._patient = True, patient
-        if not self._in_place:
-            self._put_in()
 
     def release(self) -> None:
         """Let interrupts through again; one that was kept arrives now."""
         self._holding = False
-        if not self._throughout:
-            self._take_out()
-        self._deliver()
-
-    def end(self) -> None:
-        """The handler is what it was; an interrupt that was kept arrives now."""
-        self._take_out()
-        self._holding = self._throughout = False
-        self._deliver()
-
-    def _put_in(self) -> bool:
-        previous = signal.getsignal(signal.SIGINT)
-        is_main = threading.current_thread() is threading.main_thread()
-        if not is_main or not callable(previous):
-            return False
-        self._previous = previous
-        self._in_place = True
-        signal.signal(signal.SIGINT, self._handle)
-        return True
-
-    def _take_out(self) -> None:
-        if self._in_place:
-            signal.signal(signal.SIGINT, self._previous)
-            self._in_place = False
-
-    def _deliver(self) -> None:
         if self._kept:
             self._kept = 0
             signal.raise_signal(signal.SIGINT)
 
+    def end(self) -> None:
+        """The handler is what it was; an interrupt that was kept arrives now."""
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+        self.release()
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:
             return  # a forked worker: its parent is going to end it
-        if self._holding or (frame is not None and frame.f_code is self._ending):
+        ending = frame is not None and frame.f_code is Trial.__exit__.__code__
+        if self._holding or ending:
             self._kept += 1
             if self._patient or self._kept == 1 or not self._holding:
                 return
             self._kept = 0
         self._previous(number, frame)
+
+
+# ------------------------------------------------------------------ random numbers
+
+_MOST_OBJECTS, _MOST_ITEMS = 100, 32
+_MOST_COPIED = 100_000  # elements of a list that a sampler may shuffle in place
+_PLAIN = (int, float, str, bytes, bool, type(None), type)
+
+PutBack = Callable[[], object]  # doing so twice does no harm
+
+
+@contextlib.contextmanager
+def kept(loader: Any = None) -> Iterator[None]:
+    """A block after which all random numbers go on as if it had not been.
+
+    Noted are Python's, numpy's and torch's own numbers, those of devices in use, the
+    generators that a loader and its parts hold, and what its samplers note of
+    themselves (an epoch, a list that is shuffled in place). Devices that are first
+    used within the block begin with their seed again.
+
+    What a dataset counts, and iterators that it holds, are not put back. Blocks can be
+    nested; an error or Ctrl-C goes through after all is as it was.
+    """
+    left = [*_of_libraries(), *_of_loader(loader)]
+    try:
+        yield
+    finally:
+        _put_back_all(left)
+
+
+def _put_back_all(left: list[PutBack]) -> None:
+    failed: BaseException | None = None
+    while left:
+        try:
+            left[-1]()
+            left.pop()
+        except KeyboardInterrupt as stop:  # the part is put back once more
+            failed = stop
+        except Exception as wrong:  # noqa: BLE001 -- the others are still to come
+            failed = failed or wrong
+            left.pop()
+    if failed is not None:
+        raise failed
+
+
+def _of_libraries() -> Iterator[PutBack]:
+    # Each is looked up again when it is put back.
+    state = random.getstate()
+    yield lambda: random.setstate(state)
+    numpy: Any = sys.modules.get("numpy")
+    if hasattr(numpy, "random"):
+        yield partial(numpy.random.set_state, numpy.random.get_state())
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "get_rng_state"):
+        yield partial(torch.set_rng_state, torch.get_rng_state())
+        further = torch_private.registered_backend(torch)
+        for kind in ("cuda", "xpu", further):
+            words: Any = getattr(torch, kind, None) if kind else None
+            if hasattr(words, "is_initialized"):
+                yield from _of_devices(words)
+
+
+def _of_devices(words: Any) -> Iterator[PutBack]:
+    if words.is_initialized():
+        for device in range(words.device_count()):
+            yield partial(words.set_rng_state, words.get_rng_state(device), device)
+        return
+
+    def seed_anew() -> None:  # nothing has been drawn: the seed says it all
+        for device in range(words.device_count() if words.is_initialized() else 0):
+            with words.device(device):
+                words.manual_seed(words.initial_seed())
+
+    yield seed_anew
+
+
+def _of_loader(loader: Any) -> Iterator[PutBack]:
+    """What is to be put back of a loader, and of those within it."""
+    seen: set[int] = set()
+    while (held := attributes_of(loader)) is not None and id(loader) not in seen:
+        seen.add(id(loader))
+        for name in ("sampler", "batch_sampler"):
+            yield from _of_sampler(held.get(name), seen)
+        names = ("generator", "collate_fn", "worker_init_fn", "dataset")
+        yield from _generators([held.get(name) for name in names], seen)
+        loader = held.get("loader")
+
+
+def _of_sampler(sampler: Any, seen: set[int]) -> Iterator[PutBack]:
+    """A sampler and those within it, each with its generators."""
+    held = attributes_of(sampler)
+    if held is None or id(sampler) in seen:
+        return
+    seen.add(id(sampler))
+    before = dict(held)
+    yield from filter(None, map(_refilling, before.values()))
+    yield partial(_put_back, held, before)
+    for name, value in before.items():
+        if "sampler" in name:
+            yield from _of_sampler(value, seen)
+    yield from _generators(list(before.values()), seen)
+
+
+def _put_back(held: dict[str, Any], before: dict[str, Any]) -> None:
+    for name in held.keys() - before.keys():
+        del held[name]
+    held.update(before)
+
+
+def _refilling(value: Any) -> PutBack | None:
+    """How to put back what is in a container, if it is one and not too large."""
+    if type(value) in (list, dict, set, deque) and len(value) <= _MOST_COPIED:
+        return partial(_refill, value, copy.copy(value))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and type(value) is numpy.ndarray and value.flags.writeable:
+        return partial(numpy.copyto, value, value.copy())
+    return None
+
+
+def _refill(container: Any, before: Any) -> None:
+    container.clear()
+    (container.extend if hasattr(container, "extend") else container.update)(before)
+
+
+def _generators(roots: Iterable[Any], seen: set[int]) -> Iterator[PutBack]:
+    """The random generators that are reached from some objects, each once."""
+    waiting = deque(roots)
+    left = _MOST_OBJECTS
+    while waiting and left:
+        thing = waiting.popleft()
+        if is_truly(thing, _PLAIN) or id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        left -= 1
+        put_back = _state_of(thing)
+        if put_back is not None:
+            yield put_back
+        else:
+            waiting.extend(_reached_from(thing))
+
+
+def _state_of(thing: Any) -> PutBack | None:
+    """How to put a random generator back; None if it is none."""
+    if is_truly(thing, random.Random):
+        if is_truly(thing, random.SystemRandom):
+            return None
+        return partial(thing.setstate, thing.getstate())
+    library, name = type(thing).__module__.partition(".")[0], type(thing).__name__
+    if (library, name) in (("torch", "Generator"), ("numpy", "RandomState")):
+        return partial(thing.set_state, thing.get_state())
+    if library == "numpy" and hasattr(thing, "bit_generator"):
+        bits = thing.bit_generator
+        return partial(setattr, bits, "state", bits.state)
+    return None
+
+
+def _reached_from(thing: Any) -> Iterable[Any]:
+    if is_truly(thing, MethodType):
+        return (thing.__self__,)
+    if is_truly(thing, partial):
+        return (thing.func, *thing.args, *thing.keywords.values())
+    inside: Any = (attributes_of(thing) or {}).values()
+    for kind in (list, tuple):
+        if is_truly(thing, kind):
+            inside = kind.__iter__(thing)
+    if is_truly(thing, dict):
+        inside = dict.values(thing)
+    return list(itertools.islice(inside, _MOST_ITEMS))

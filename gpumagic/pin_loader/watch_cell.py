@@ -1,40 +1,48 @@
 """Watches a training cell: waits for data, and copies to a device, by line.
 
 From all devices idle to all devices idle, in two calls round the user's code: a cell
-may be awaited between them, or end in an error. Copies are added up by line, with what
-to type to wait for none.
+may be awaited between them, or end in an error.
+
+Whatever stands between a loop and its loader (`enumerate`, `tqdm`, a prefetcher), each
+batch comes out of one method: `__next__` of the iterator that all of torch's loaders
+share. That is timed; so a prefetcher's wait is counted once, where it fetches. Other
+threads hold no loop: what they fetch is left out. Copies are added up by line, with
+what to type to wait for none.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import threading
+import time
+import weakref
 from collections import defaultdict
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.around_cell import AroundCell, Observer
 from gpumagic.devices.copy_watch import copies_watched
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.errors import DeviceError, GpuMagicError
+from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.load import setting_of
-from gpumagic.pin_loader.records import CopyLine, Remark
-from gpumagic.pin_loader.waits import loop_waits, name_of, waits_watched
-from gpumagic.report.places import code_line
+from gpumagic.pin_loader.records import CopyLine, DataWait, Remark, Samples
+from gpumagic.report.introspection import attributes_of
+from gpumagic.report.places import Places, code_line
 from gpumagic.report.units import bytes_text, seconds_text, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gpumagic.devices.around_cell import Ended
     from gpumagic.devices.copy_watch import SeenCopy
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.pin_loader.waits import SeenLoader
-    from gpumagic.report.events import SeenRace
-    from gpumagic.report.places import Code, CodeLine, PlaceMark
+    from gpumagic.report.places import CodeLine, PlaceMark
 
-_ANEW = "run the cell again: by then it is there"
 _LEAST_SHARE = 0.05  # of all bytes; what is less is not worth a change
 _NOT_BLOCKING = "`.to(device, non_blocking=True)`"
 _LONGEST = 80
@@ -59,7 +67,7 @@ class WatchRun:
     ) -> None:
         self.late_error: BaseException | None = None
         self._names = names
-        self._seen = Watchers()
+        self._seen = _Watchers()
         self._around = AroundCell(
             open_runtime,
             [self._seen],
@@ -78,7 +86,7 @@ class WatchRun:
         self._ended = self._around.end(error=error)
         self.late_error = self._ended.late_error
 
-    def report(self, code: Code) -> WatchReport:
+    def report(self) -> WatchReport:
         """What was seen, once it has ended."""
         ended, seen, names = self._ended, self._seen, self._names()
         if ended is None:
@@ -88,28 +96,22 @@ class WatchRun:
         with suppress(RuntimeError):  # a device in error answers nothing any more
             device = ended.found.current_device()
         return WatchReport(
-            code=code,
             setting=setting_of(ended.found, device),
             elapsed_s=ended.elapsed_s,
             host_s=ended.host_s,
             copies=copy_lines(seen.copies),
             waits=loop_waits(loaders, names),
-            races=tuple(seen.races),
             failed=ended.failed,
-            remarks=(
-                *copy_remarks(seen.copies, loaders, names),
-                *seen.remarks,
-            ),
+            remarks=(*copy_remarks(seen.copies, loaders, names), *seen.remarks),
         )
 
 
-class Watchers(Observer):
-    """Looks at copies, waits for data, and races."""
+class _Watchers(Observer):
+    """Looks at copies, and at waits for data."""
 
     def __init__(self) -> None:
         self.copies: list[SeenCopy] = []
         self.loaders: list[SeenLoader] = []
-        self.races: list[SeenRace] = []
         self.remarks: list[Remark] = []  # what could not be looked at
         self._watching = ExitStack()
         self._saw_torch = False
@@ -127,9 +129,6 @@ class Watchers(Observer):
                 self.copies = enter(copies_watched(torch, runtime.kind))
         except GpuMagicError as error:
             self.remarks.append(Remark(error.problem, error.hint or ""))
-        if runtime.simulated:  # torch's own search for races makes each call slow
-            with suppress(DeviceError):  # the user has said that none are looked for
-                self.races = enter(runtime.watch_races())
 
     def all_idle(self, unwaited: str | None) -> None:  # noqa: ARG002 -- as far as it got
         """Look on no more: what follows is ours."""
@@ -138,16 +137,12 @@ class Watchers(Observer):
     def look_after(self, runtime: Runtime, *, idle: bool) -> None:  # noqa: ARG002
         """Note a torch that was there too late to be watched."""
         if not self._saw_torch and loaded_torch() is not None:
-            self.remarks.append(
-                Remark("this cell itself has imported torch: nobody looked on", _ANEW)
-            )
+            text = "this cell itself has imported torch: nobody looked on"
+            self.remarks.append(Remark(text, "run the cell again"))
 
     def close(self) -> None:
         """Look on no more."""
         self._watching.close()
-
-
-# ----------------------------------------------------------------- copies, by line
 
 
 def copy_lines(copies: Iterable[SeenCopy]) -> tuple[CopyLine, ...]:
@@ -195,20 +190,20 @@ def _remark(
 ) -> Remark:
     where = "a thread without any code of yours"
     if line.line is not None:
-        source = line.line.source
-        where = line.line.where
-        where += "" if source is None else f", `{shortened(source, _LONGEST)}`,"
+        source = shortened(line.line.source or "its source is gone", _LONGEST)
+        where = f"{line.line.where}, `{source}`,"
+    memory = "pageable" if line.pageable_bytes else "pinned"
+    waits = " and waits for it" if line.blocking else ""
     held = f"which held the host for {seconds_text(line.held_s)}"
-    said = f"{where} copies {bytes_text(line.nbytes)} from"
-    if not line.pageable_bytes:
-        text = f"{said} pinned memory and waits all the same, {held}"
-        return Remark(text, f"write {_NOT_BLOCKING}")
-    pins = _pinning(loaders, names)
+    text = (
+        f"{where} copies {bytes_text(line.nbytes)} from {memory} memory{waits}, {held}"
+    )
+    steps = [f"write {_NOT_BLOCKING}"] if line.blocking else []
+    if line.pageable_bytes:
+        steps.insert(0, _pinning(loaders, names))
     if not line.blocking:
-        text = f"{said} pageable memory, {held}: non_blocking=True gains nothing there"
-        return Remark(text, pins)
-    text = f"{said} pageable memory and waits for it, {held}"
-    return Remark(text, f"{pins}; then write {_NOT_BLOCKING}")
+        text += ": non_blocking=True gains nothing there"
+    return Remark(text, "; then ".join(steps))
 
 
 def _pinning(loaders: Sequence[SeenLoader], names: Mapping[str, object]) -> str:
@@ -220,3 +215,173 @@ def _pinning(loaders: Sequence[SeenLoader], names: Mapping[str, object]) -> str:
             f"%pin_loader {name} --diagnose says which tensors are not pinned, and why"
         )
     return f"let the loader pin: pin_memory=True, or %pin_loader {name}"
+
+
+# The base of the iterators has no public name, and nothing else sees every batch.
+_ITERATOR = "_BaseDataLoaderIter"
+
+
+class Wait(NamedTuple):
+    """A wait for one batch; the first of an epoch has the start of its workers."""
+
+    mark: PlaceMark | None  # where the loop is
+    wait_s: float
+    ended_ns: int  # when the batch was there, by `time.perf_counter_ns`
+
+
+@dataclass(eq=False)
+class SeenLoader:
+    """A loader, as far as it can be known without keeping it alive."""
+
+    loader: Callable[[], Any]  # answers with None when it is gone
+    title: str  # its class and that of its dataset
+    workers: int | None = None
+    pin_memory: bool | None = None
+    waits: list[Wait] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def waits_watched(torch: Any) -> Iterator[list[SeenLoader]]:
+    """Time each batch that this thread gets out of a DataLoader.
+
+    The last call, which says that there are no more, is no wait for a batch. Neither is
+    what a loader fetches of another while it makes a batch itself.
+    """
+    loaders = torch.utils.data.dataloader
+    iterators = getattr(loaders, _ITERATOR, None)
+    if iterators is None or "__next__" not in vars(iterators):
+        raise GpuMagicError(
+            "waits for data cannot be seen: the loaders of this torch are others",
+            "everything else in this report holds",
+        )
+    places = Places(tuple(map(str, getattr(torch, "__path__", ()))))
+    watch = _Watch(places)
+    with ExitStack() as undo:
+        undo.callback(watch.stop)
+        _put(undo, loaders.DataLoader, "__iter__", watch.starts)
+        _put(undo, iterators, "__next__", watch.fetches)
+        yield watch.seen
+
+
+class _Watch:
+    """Stands round the two methods."""
+
+    def __init__(self, places: Places) -> None:
+        self.seen: list[SeenLoader] = []  # by their first batch
+        self._places = places
+        self._thread = threading.get_ident()
+        self._inside = self._over = False
+        self._known: weakref.WeakKeyDictionary[Any, SeenLoader]
+        self._known = weakref.WeakKeyDictionary()
+        self._starts_s: weakref.WeakKeyDictionary[Any, float]
+        self._starts_s = weakref.WeakKeyDictionary()
+
+    def stop(self) -> None:
+        """Wrappers that somebody keeps do nothing from now on."""
+        self._over = True
+
+    def starts(self, start: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Time the making of an iterator: that is when workers are started."""
+
+        @functools.wraps(start)
+        def iterator_of(loader: Any) -> Any:
+            if self._leaves_alone():
+                return start(loader)
+            began = time.perf_counter()
+            iterator = start(loader)
+            self._starts_s[iterator] = time.perf_counter() - began
+            if iterator not in self._known:
+                self._know(iterator, loader)
+            return iterator
+
+        return iterator_of
+
+    def fetches(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Time the fetching of a batch."""
+
+        @functools.wraps(fetch)
+        def next_of(iterator: Any) -> Any:
+            if self._leaves_alone():
+                return fetch(iterator)
+            self._inside = True
+            began_ns = time.perf_counter_ns()
+            try:
+                batch = fetch(iterator)
+            finally:
+                ended_ns = time.perf_counter_ns()
+                self._inside = False
+            if iterator not in self._known:  # it was made before the block
+                self._know(iterator, None)
+            wait_s = (ended_ns - began_ns) / 1e9 + self._starts_s.pop(iterator, 0.0)
+            wait = Wait(self._places.here(2), wait_s, ended_ns)
+            self._known[iterator].waits.append(wait)
+            return batch
+
+        return next_of
+
+    def _leaves_alone(self) -> bool:
+        return self._over or self._inside or threading.get_ident() != self._thread
+
+    def _know(self, iterator: Any, loader: Any) -> None:
+        for each in self.seen:
+            if loader is not None and each.loader() is loader:
+                self._known[iterator] = each
+                return
+        dataset = getattr(iterator, "_dataset", None)
+        name = "DataLoader" if loader is None else type(loader).__name__
+        self._known[iterator] = SeenLoader(
+            loader=(lambda: None) if loader is None else weakref.ref(loader),
+            title=name if dataset is None else f"{name} of {type(dataset).__name__}",
+            workers=getattr(iterator, "_num_workers", None),
+            pin_memory=getattr(loader, "pin_memory", None),
+        )
+        self.seen.append(self._known[iterator])
+
+
+def _put(
+    undo: ExitStack,
+    owner: type,
+    name: str,
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> None:
+    """Wrap a method until the end, unless somebody else replaces it by then."""
+    original = vars(owner)[name]
+    wrapper = wrap(original)
+
+    def put_back() -> None:
+        if vars(owner).get(name) is wrapper:
+            setattr(owner, name, original)
+
+    setattr(owner, name, wrapper)
+    undo.callback(put_back)
+
+
+def loop_waits(
+    loaders: Iterable[SeenLoader], names: Mapping[str, object]
+) -> tuple[DataWait, ...]:
+    """One for each loop, in the order in which they began."""
+    found = []
+    for loader in loaders:
+        by_line: dict[CodeLine | None, list[float]] = defaultdict(list)
+        lines = {mark: code_line(mark) for mark in {each.mark for each in loader.waits}}
+        for wait in loader.waits:
+            by_line[lines[wait.mark]].append(wait.wait_s)
+        name = name_of(loader, names) or loader.title
+        found += [
+            DataWait(name, line, Samples(tuple(waits)), loader.workers)
+            for line, waits in by_line.items()
+        ]
+    return tuple(found)
+
+
+def name_of(loader: SeenLoader, names: Mapping[str, object]) -> str | None:
+    """What the notebook calls a loader, or else what it calls something round it."""
+    found = loader.loader()
+    known = {name: value for name, value in names.items() if not name.startswith("_")}
+    if found is None:
+        return None
+    called = [name for name, value in known.items() if value is found]
+    for name, value in known.items():  # what gives batches, and has it as an attribute
+        parts = attributes_of(value) if hasattr(type(value), "__iter__") else None
+        called += [name for part in (parts or {}).values() if part is found]
+    return next(iter(called), None)

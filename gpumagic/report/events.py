@@ -89,8 +89,6 @@ class TraceSpan(Record):
     nbytes: int | None = None  # how much was copied, where that is known
     # since when it was in the queue of its stream, put there by a call
     launched_s: float | None = None
-    # the number of the node of autograd whose backward launched it
-    forward: int | None = None
     # what it spends its time on, in words, where a model knows: `bandwidth`, `too few
     # tiles: 16 for 108 multiprocessors`
     bound: str | None = None

@@ -10,28 +10,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gpumagic.simulator.box import Box
 
 __all__ = ["device", "simulate"]
 
 
-def simulate(  # noqa: PLR0913 -- each of them is a word of its own
+def simulate(
     machine: str = "h100",
     *,
     as_cuda: bool = False,
     memory: str | int | None = None,
     hazards: str = "report",
-    others: Sequence[Sequence[tuple[int, int]]] = (),
     allocator: str | None = None,
-    host: int | None = None,
 ) -> Box:
     """Switch on a simulated machine; one that is on is switched off first.
 
     Args:
-        machine: Which GPUs, and how many: "h100", "4xh100", "t4"; "2x8xh100" is two
-            nodes of eight, of which each process has its own.
+        machine: Which GPUs, and how many: "h100", "4xh100", "t4".
 
         as_cuda: Let code that says "cuda" run on it, unchanged.
 
@@ -40,13 +35,8 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
         hazards: What to do about data races: "report", or "poison": the reader then
             really gets wrong values.
 
-        others: Processes of other people, for each GPU as pid and bytes.
-
         allocator: Settings of the caching allocator, written as in
             PYTORCH_CUDA_ALLOC_CONF; None is what that variable says.
-
-        host: Which node this process is on, where several share the machine; None is
-            what torchrun's RANK and LOCAL_RANK say.
 
     Returns:
         The machine; in a `with` statement it is switched off at the end.
@@ -64,9 +54,7 @@ def simulate(  # noqa: PLR0913 -- each of them is a word of its own
             machine,
             memory=memory,
             hazards=hazards,
-            others=others,
             allocator=allocator,
-            host=host,
         )
         box.switch_on(as_cuda=as_cuda)
     return box

@@ -2,11 +2,12 @@
 
 Which block serves a request, what is split, kept, merged and returned, and every
 figure of it follow torch to the byte. Time is somebody else's business: whatever
-costs time on a device is a call of `DriverCalls`.
+costs time on a device is a call of the driver, as `machine.TimedDriverCalls` has them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.allocator_blocks import (
@@ -17,7 +18,6 @@ from gpumagic.simulator.allocator_blocks import (
     FreeBlocks,
     HeldBlocks,
     Pool,
-    PrivatePools,
 )
 from gpumagic.simulator.allocator_segments import DeviceMemory
 from gpumagic.simulator.allocator_settings import (
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.simulator.allocator_blocks import PoolId
-    from gpumagic.simulator.allocator_counters import Mark
     from gpumagic.simulator.allocator_settings import AllocatorSettings
 
 _NO_LIMIT_BYTES = 1 << 62
@@ -44,15 +43,20 @@ class CachingAllocator(DeviceMemory):
 
     def __init__(self, device: int, capacity_bytes: int, **machine: Any) -> None:
         super().__init__(device, capacity_bytes, **machine)
-        self._beginning = self._allocated.mark()
         self._small = Pool("small", self.counters.small)
         self._large = Pool("large", self.counters.large)
-        self._private = PrivatePools(self.counters)
-        self._diverted = self._private.diverted
+        # the large and the small half of each private pool, as torch goes through
+        # them, and how many use it
+        self._private: dict[PoolId, tuple[Pool, Pool]] = {}
+        self._uses: Counter[PoolId] = Counter()
+        # which pool takes what is asked for on which streams just now, during a capture
+        self._diverted: tuple[PoolId, Callable[[int], bool]] | None = None
         self._held = HeldBlocks(self._driver, self._let_go)
         self.reset_peaks = self.counters.reset_peaks
         self.reset_accumulated = self.counters.reset_accumulated
         self.mark_peak = self._allocated.mark
+        self.beginning = self.mark_peak()
+        self.peak_since = self._allocated.peak_since
         self.record_history = self._history.switch
         self.observe, self.ignore = self._history.observe, self._history.ignore
         self.configure(self.settings)
@@ -68,7 +72,7 @@ class CachingAllocator(DeviceMemory):
         """
         if not nbytes:
             return None
-        if self._held.queues and not self._diverted:
+        if self._held.queues and self._diverted is None:
             self._held.let_go_of_done()
         if self._plain_rounding:
             size = (nbytes + _ROUND_UP) & _ROUND_DOWN
@@ -78,8 +82,8 @@ class CachingAllocator(DeviceMemory):
             pool, unsplit_bytes = self._small, _LEAST_REST_BYTES
         else:
             pool, unsplit_bytes = self._large, self._unsplit_bytes
-        if self._diverted:
-            pool = self._private.half_for(pool, stream)
+        if self._diverted is not None and self._diverted[1](stream):
+            pool = self._private[self._diverted[0]][pool is self._small]
         if self._ages:
             pool.searches += 1
         free = pool.free_by_stream.get(stream)
@@ -92,21 +96,21 @@ class CachingAllocator(DeviceMemory):
             position = self._add_segment(free, pool, size, stream)
         block = free.blocks[position]
         rest_size = block.size - size
+        is_part = block.previous is not None or block.next is not None
+        free.remove_at(position)
         if rest_size > unsplit_bytes and size < self._whole_from_bytes:
-            is_part = block.previous is not None or block.next is not None
-            free.replace_at(position, block.split_off(size))
+            free.add(block.split_off(size))
             splits, split_bytes = (0, -size) if is_part else (1, rest_size)
         else:
-            free.remove_at(position)
             size = block.size
-            splits, split_bytes = (-1, -size) if block.is_split else (0, 0)
+            splits, split_bytes = (-1, -size) if is_part else (0, 0)
         if block.expandable is not None:  # whose parts torch does not count
             splits = split_bytes = 0
         block.state = ALLOCATED
         block.requested = nbytes
         pool.tally.hand_out(size, nbytes, splits, split_bytes)
         if size >= self._max_split_bytes:
-            self.counters.oversize_allocations.large.shift(1)
+            self.counters.oversize["oversize_allocations"].large.shift(1)
         if self._history.recording:
             self._history.add_block("alloc", block)
         return block
@@ -119,12 +123,12 @@ class CachingAllocator(DeviceMemory):
         if self._history.recording:
             self._history.add_block("free_requested", block)
         if size >= self._max_split_bytes:
-            self.counters.oversize_allocations.large.shift(-1)
+            self.counters.oversize["oversize_allocations"].large.shift(-1)
         pool = block.pool
         if block.uses is not None:
             self.counters.tell_active_apart()
             pool.tally.hold(size)
-            self._held.hold(block, defer=bool(self._diverted))
+            self._held.hold(block, defer=self._diverted is not None)
             return
         if self._history.recording:
             self._history.add_block("free_completed", block)
@@ -142,43 +146,49 @@ class CachingAllocator(DeviceMemory):
 
     def empty_cache(self) -> None:
         """Wait for held blocks, then give unused segments back to the driver."""
-        shared: tuple[Pool, ...] = ()
-        if not self._diverted:  # else only what no capture can be using
+        idle = [identity for identity in self._private if not self._uses[identity]]
+        pools = [half for identity in idle for half in self._private[identity]]
+        if self._diverted is None:  # else only what no capture can be using
             self.counters.synchronisations += 1
             self._held.wait_for_all()
-            shared = self._large, self._small
-        for pool in (*shared, *self._private.halves(unused=True)):
+            pools = [self._large, self._small, *pools]
+        for pool in pools:
             unused = pool.unused_segments()
             expandable = pool.free_blocks(expandable=True)
             for block in unused:
                 self.give_back(block)
             for block in expandable:
                 self.unmap(block)
-        heads = self.heads.values()
-        self._private.forget_empty({head.pool.identity for head in heads})
+        for identity in idle:
+            if all(head.pool.identity != identity for head in self.heads.values()):
+                del self._private[identity]
 
     # ------------------------------------------------------------ private pools
 
     def release_pool(self, identity: PoolId) -> None:
-        """One user less; without any, `empty_cache` takes its memory as well."""
-        self._private.release(identity)
+        """One user less; without any, `empty_cache` takes its memory as well.
+
+        Nothing is moved here: this may be called by a collection of garbage, in the
+        middle of anything.
+        """
+        self._uses[identity] -= 1
 
     def divert(self, identity: PoolId, accepts: Callable[[int], bool]) -> None:
         """Serve from a private pool what is asked for on streams that it accepts.
 
-        Until the last diversion ends, no event is made: a capture may be underway.
+        Until that ends, no event is made: a capture is underway.
         """
-        self._private.keep(identity)
-        self._diverted.append((identity, accepts))
+        if identity not in self._private:
+            large = Pool("large", self.counters.large, identity)
+            small = Pool("small", self.counters.small, identity)
+            self._private[identity] = large, small
+        self._uses[identity] += 1
+        self._diverted = identity, accepts
 
-    def end_diversion(self, identity: PoolId) -> None:
+    def end_diversion(self) -> None:
         """Serve from the shared memory again; the pool keeps its user."""
-        for position in reversed(range(len(self._diverted))):
-            if self._diverted[position][0] == identity:
-                del self._diverted[position]
-                break
-        if not self._diverted:
-            self._held.hold_deferred()
+        self._diverted = None
+        self._held.hold_deferred()
 
     # ------------------------------------------------------------ asking
 
@@ -191,10 +201,6 @@ class CachingAllocator(DeviceMemory):
     def peak_allocated_bytes(self) -> int:
         """The most that had an owner since the latest reset."""
         return self._allocated.peak
-
-    def peak_since(self, mark: Mark | None = None) -> int:
-        """The most that had an owner since then, or ever, whoever has reset what."""
-        return self._allocated.peak_since(mark or self._beginning)
 
     @property
     def reserved_bytes(self) -> int:
@@ -240,7 +246,7 @@ class CachingAllocator(DeviceMemory):
     def configure(self, settings: AllocatorSettings) -> None:
         """Round, split and keep by these settings from now on."""
         self.settings = settings
-        self._plain_rounding = not settings.rounds_to_divisions
+        self._plain_rounding = settings.roundup_power2_divisions < 2
         limit = settings.max_split_size_bytes
         expands = settings.expandable_segments
         self._max_split_bytes = limit or _NO_LIMIT_BYTES
@@ -289,12 +295,14 @@ class CachingAllocator(DeviceMemory):
         block = self.take(size, pool, stream)
         if block is None and self.give_back_oversize(free, size):
             block = self.take(size, pool, stream)
-        if block is None and not self._diverted:  # else a capture may be underway,
+        if block is None and self._diverted is None:  # else a capture is underway,
             self.empty_cache()  # which may not wait for the device
             self.counters.retries += 1
             block = self.take(size, pool, stream)
         if block is None:
-            idle_bytes = self._private.idle_bytes()
+            halves = (half for pair in self._private.values() for half in pair)
+            lists = (free for half in halves for free in half.free_by_stream.values())
+            idle_bytes = sum(each.size for free in lists for each in free.blocks)
             raise self.shortage(size, stream, pool.identity, idle_bytes)
         return free.find(block)
 

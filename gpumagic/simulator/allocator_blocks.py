@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.simulator.allocator_counters import Counters, Tally
-    from gpumagic.simulator.allocator_segments import DriverCalls
+    from gpumagic.simulator.allocator_snapshot import Tally
 
 # The states as torch spells them in a memory snapshot.
 ALLOCATED = "active_allocated"
@@ -136,6 +135,10 @@ class FreeBlocks:
         """The position of the smallest block that is large enough, or the end."""
         return bisect_left(self.keys, size << _SIZE_SHIFT)
 
+    def find(self, block: Block) -> int:
+        """The position of a block that is listed, or where it belongs."""
+        return bisect_left(self.keys, block.size << _SIZE_SHIFT | block.rank)
+
     def add(self, block: Block) -> None:
         """Enter a block that has become free."""
         key = block.size << _SIZE_SHIFT | block.rank
@@ -143,31 +146,9 @@ class FreeBlocks:
         self.keys.insert(position, key)
         self.blocks.insert(position, block)
 
-    def find(self, block: Block) -> int:
-        """The position of a block that is listed."""
-        return bisect_left(self.keys, block.size << _SIZE_SHIFT | block.rank)
-
     def remove_at(self, position: int) -> None:
         """Strike the block at this position from the list."""
-        del self.keys[position]
-        del self.blocks[position]
-
-    def replace_at(self, position: int, block: Block) -> None:
-        """Put a block, new or of another size, in the place of the one there."""
-        keys, blocks = self.keys, self.blocks
-        key = block.size << _SIZE_SHIFT | block.rank
-        above = position + 1
-        # Mostly the order stays, and nothing has to move.
-        if (not position or keys[position - 1] < key) and (
-            above == len(keys) or key < keys[above]
-        ):
-            keys[position] = key
-            blocks[position] = block
-        else:
-            del keys[position], blocks[position]
-            position = bisect_left(keys, key)
-            keys.insert(position, key)
-            blocks.insert(position, block)
+        del self.keys[position], self.blocks[position]
 
 
 class Pool:
@@ -189,32 +170,23 @@ class Pool:
         parts of segments.
         """
         block.state = INACTIVE
-        free = self.free_by_stream[block.stream]
         number = nbytes = 0
-        position = -1
         following, previous = block.next, block.previous
         if following is not None and following.state is INACTIVE:
-            position = free.find(following)
+            self.remove(following)
             number, nbytes = -1, -following.size
             block.absorb(following)
         if previous is not None and previous.state is INACTIVE:
-            if position >= 0:
-                free.remove_at(position)
-            position = free.find(previous)
+            self.remove(previous)
             number, nbytes = number - 1, nbytes - previous.size
             previous.requested = block.requested
             previous.absorb(block)
-            block, previous = previous, previous.previous
+            block = previous
         block.free_since = self.searches
-        if position >= 0:
-            free.replace_at(position, block)
-        else:
-            free.add(block)
+        self.free_by_stream[block.stream].add(block)
         if block.expandable is not None:  # whose parts torch does not count
             return 0, 0
-        if previous is not None or block.next is not None:
-            return number + 1, nbytes + block.size
-        return number, nbytes
+        return (number + 1, nbytes + block.size) if block.is_split else (number, nbytes)
 
     def remove(self, block: Block) -> None:
         """Strike a free block from its list."""
@@ -248,11 +220,11 @@ class Pool:
 class HeldBlocks:
     """Blocks that lie still until the device has passed an event on every stream."""
 
-    def __init__(self, driver: DriverCalls, let_go: Callable[[Block], None]) -> None:
+    def __init__(self, driver: Any, let_go: Callable[[Block], None]) -> None:
         # Events in the order of their stream, with the block that waits for each.
         self.queues: dict[int, deque[tuple[Any, Block]]] = {}
         # Freed while no event may be made, with the streams to make one for each.
-        self.deferred: list[tuple[Block, list[int]]] = []
+        self._deferred: list[tuple[Block, list[int]]] = []
         self._driver = driver
         self._let_go = let_go
 
@@ -265,14 +237,14 @@ class HeldBlocks:
         block.state, block.uses = PENDING, None
         block.pending_events = len(streams)
         if defer:
-            self.deferred.append((block, streams))
+            self._deferred.append((block, streams))
         else:
             self._await(block, streams)
 
     def hold_deferred(self) -> None:
         """Make the events that had to wait for the end of all captures."""
-        while self.deferred:
-            self._await(*self.deferred.pop(0))
+        while self._deferred:
+            self._await(*self._deferred.pop(0))
 
     def let_go_of_done(self) -> None:
         """Look at each stream's oldest events, up to one the device has not passed."""
@@ -299,66 +271,3 @@ class HeldBlocks:
         block.pending_events -= 1
         if not block.pending_events:
             self._let_go(block)
-
-
-class PrivatePools:
-    """All private pools of an allocator, and what is diverted to them just now."""
-
-    def __init__(self, counters: Counters) -> None:
-        self._counters = counters
-        # the large and the small half of each, as torch goes through them
-        self._halves: dict[PoolId, tuple[Pool, Pool]] = {}
-        self.uses: dict[PoolId, int] = {}
-        # which pool takes what is asked for on which streams; the latest comes last,
-        # and goes first
-        self.diverted: list[tuple[PoolId, Callable[[int], bool]]] = []
-
-    def keep(self, identity: PoolId) -> None:
-        """A pool has one user more; it is made where there is none."""
-        if identity not in self._halves:
-            large = Pool("large", self._counters.large, identity)
-            small = Pool("small", self._counters.small, identity)
-            self._halves[identity] = large, small
-        self.uses[identity] = self.uses.get(identity, 0) + 1
-
-    def release(self, identity: PoolId) -> None:
-        """One user less; without any, its memory may go back to the driver.
-
-        Nothing is moved here: this may be called by a collection of garbage, in the
-        middle of anything.
-        """
-        if identity in self.uses:
-            self.uses[identity] -= 1
-
-    def half_for(self, plain: Pool, stream: int) -> Pool:
-        """Where a request on a stream goes that would else go to this half."""
-        for identity, accepts in reversed(self.diverted):
-            if accepts(stream):
-                large, small = self._halves[identity]
-                return small if plain.name == "small" else large
-        return plain
-
-    def halves(self, *, unused: bool = False) -> list[Pool]:
-        """The halves of all pools, or of those that nobody uses any more."""
-        pairs = tuple(self._halves.items())
-        return [
-            half
-            for identity, pair in pairs
-            if not (unused and self.uses[identity])
-            for half in pair
-        ]
-
-    def forget_empty(self, in_use: set[PoolId]) -> None:
-        """Forget the pools that nobody uses and that have no segments."""
-        for identity in tuple(self._halves):
-            if not self.uses[identity] and identity not in in_use:
-                del self._halves[identity], self.uses[identity]
-
-    def idle_bytes(self) -> int:
-        """What lies unused in private pools."""
-        return sum(
-            block.size
-            for half in self.halves()
-            for free in half.free_by_stream.values()
-            for block in free.blocks
-        )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.allocator_blocks import (
     INACTIVE,
@@ -12,17 +12,16 @@ from gpumagic.simulator.allocator_blocks import (
     Block,
     ExpandableSegment,
 )
-from gpumagic.simulator.allocator_counters import Counters
 from gpumagic.simulator.allocator_settings import (
     LARGE_SEGMENT_BYTES,
     SEGMENT_STEP_BYTES,
     SMALL_SEGMENT_BYTES,
     AllocatorSettings,
 )
-from gpumagic.simulator.allocator_snapshot import History
+from gpumagic.simulator.allocator_snapshot import Counters, History
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from gpumagic.simulator.allocator_blocks import FreeBlocks, Pool, PoolId
 
@@ -36,10 +35,7 @@ _ADVICE = (
     " (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
 )
 _FIRST_ADDRESS = 0x7F00_0000_0000
-_ADDRESSES_OF_ONE_DEVICE = 1 << 40
-# Expandable segments are set aside far below, each for more than a whole device.
 _FIRST_EXPANDABLE_ADDRESS = 0x3_0000_0000
-_EXPANDABLE_ADDRESSES_OF_ONE_DEVICE = 1 << 43
 
 
 class DeviceMemory:
@@ -50,12 +46,11 @@ class DeviceMemory:
         device: int,
         capacity_bytes: int,
         *,
-        driver: DriverCalls,
+        driver: Any,  # what it is asked for: `machine.TimedDriverCalls`
         settings: AllocatorSettings | None = None,
         context_bytes: Callable[[], int] = lambda: 0,
-        processes: Callable[[], Sequence[tuple[int, int]]] = lambda: (),
         now_us: Callable[[], int] = lambda: 0,
-        addresses: Any = None,  # None: made up
+        addresses: AddressSpace | None = None,
     ) -> None:
         self.device = device  # the index that error texts and snapshots name
         self.capacity_bytes = capacity_bytes
@@ -68,12 +63,14 @@ class DeviceMemory:
         self.settings = settings or AllocatorSettings()
         self.counters = Counters()
         self._context_bytes = context_bytes
-        self._others = processes
         self._driver = driver
         self._allocated = self.counters.totals["allocated_bytes"]
         self._reserved = self.counters.totals["reserved_bytes"]
         self._history = History(now_us)
-        self._addresses = addresses or MadeUpAddresses(device)
+        # where the driver puts segments, the same in every run; and what it sets aside
+        # for expandable ones, for each more than a whole device
+        self._addresses = addresses or AddressSpace(_FIRST_ADDRESS + (device << 40))
+        self._ranges = AddressSpace(_FIRST_EXPANDABLE_ADDRESS + (device << 43))
         self._age = 0  # of the latest segment
 
     @property
@@ -84,8 +81,7 @@ class DeviceMemory:
     @property
     def free_bytes(self) -> int:
         """What the driver has left."""
-        others_bytes = sum(nbytes for _, nbytes in self._others())
-        return max(self.capacity_bytes - self.used_bytes - others_bytes, 0)
+        return max(self.capacity_bytes - self.used_bytes, 0)
 
     def take(self, size: int, pool: Pool, stream: int) -> Block | None:
         """A free block for this size in new memory; None if there is no room."""
@@ -125,20 +121,17 @@ class DeviceMemory:
         limit = self.settings.max_split_size_bytes
         if limit is None:
             return False
-        wanted_bytes = max(size, limit)
-        position = free.fit(wanted_bytes)
-        best = free.blocks[position] if position < len(free.blocks) else None
-        if best is not None and best.expandable is None and not best.is_split:
-            self.give_back(best)
-            return True
-        released_bytes = 0
-        for block in reversed(free.blocks[:position]):
-            if released_bytes >= wanted_bytes or block.size < limit:
-                break
-            if block.expandable is not None or block.is_split:
-                continue
-            self.give_back(block)
-            released_bytes += block.size
+        wanted_bytes, released_bytes = max(size, limit), 0
+        idle = [
+            block
+            for block in free.blocks[free.fit(limit) :]
+            if block.expandable is None and not block.is_split
+        ]
+        enough = [block for block in idle if block.size >= wanted_bytes]
+        for block in enough[:1] or reversed(idle):
+            if released_bytes < wanted_bytes:
+                released_bytes += block.size
+                self.give_back(block)
         return released_bytes >= wanted_bytes
 
     def collect_garbage(self, pool: Pool) -> None:
@@ -166,16 +159,16 @@ class DeviceMemory:
         if self._history.recording:
             self._history.add_oom(self.free_bytes, size, stream, pool)
         return OutOfSimulatedMemory(
-            Shortage(
+            shortage_text(
                 device=self.device,
                 segment_bytes=self.settings.segment_bytes(size),
                 total_bytes=self.capacity_bytes,
                 free_bytes=self.free_bytes,
-                allowed_bytes=self.allowed_bytes,
+                used_bytes=self.used_bytes,
                 allocated_bytes=self._allocated.current,
                 reserved_bytes=self._reserved.current,
+                allowed_bytes=self.allowed_bytes,
                 private_bytes=private_bytes,
-                processes=(*self._others(), (None, self.used_bytes)),
             )
         )
 
@@ -220,7 +213,7 @@ class DeviceMemory:
         if not middle.is_split:
             pool.remove_unmapped(middle)
             del self.heads[middle.address]
-            self._addresses.give_back_range(start, room_bytes)
+            self._ranges.give_back(start, room_bytes)
 
     def _expand(self, size: int, pool: Pool, stream: int) -> Block | None:
         """A free block for this size, grown by the pages that it lacks.
@@ -251,7 +244,7 @@ class DeviceMemory:
         # An eighth more than there is memory, as pages may lie in the wrong place.
         wanted_bytes = max(self.capacity_bytes + self.capacity_bytes // 8, size)
         room_bytes = -(-wanted_bytes // page) * page
-        address = self._addresses.take_range(room_bytes)
+        address = self._ranges.take(room_bytes)
         segment = ExpandableSegment(address, room_bytes, page)
         aside = Block(address, room_bytes, stream, pool, self._next_age(), segment)
         self.heads[address] = aside
@@ -290,73 +283,28 @@ class DeviceMemory:
         block.pool.tally.reserve(segments, segments * block.size)
         limit = self.settings.max_split_size_bytes
         if limit is not None and block.size >= limit:
-            self.counters.oversize_segments.large.shift(segments)
-
-
-class DriverCalls(Protocol):
-    """What the allocator asks of the device, in the order in which it happens."""
-
-    def malloc(self, nbytes: int) -> None:
-        """Memory is taken from the driver, which keeps the host busy."""
-
-    def free(self, nbytes: int) -> None:
-        """Memory goes back to the driver, which waits for the whole device."""
-
-    def record(self, stream: int) -> Any:
-        """An event behind the stream's work so far."""
-
-    def done(self, event: Any) -> bool:
-        """Whether the device has passed this event; does not wait."""
-
-    def wait(self, event: Any) -> None:
-        """The host waits until the device has passed this event."""
-
-
-class MadeUpAddresses:
-    """Where the driver puts segments, and what it sets aside for expandable ones.
-
-    They are the same in every run.
-    """
-
-    def __init__(self, device: int) -> None:
-        segments = AddressSpace(_FIRST_ADDRESS + device * _ADDRESSES_OF_ONE_DEVICE)
-        ranges = AddressSpace(
-            _FIRST_EXPANDABLE_ADDRESS + device * _EXPANDABLE_ADDRESSES_OF_ONE_DEVICE
-        )
-        self.take, self.give_back = segments.take, segments.give_back
-        self.take_range, self.give_back_range = ranges.take, ranges.give_back
+            self.counters.oversize["oversize_segments"].large.shift(segments)
 
 
 class AddressSpace:
-    """Made-up addresses: the lowest free range that fits is taken."""
+    """Made-up addresses: the lowest that came back in its size, or new ones."""
 
     def __init__(self, start: int) -> None:
-        self._end = start  # nothing above was ever taken, or all of it came back
-        self._holes: list[tuple[int, int]] = []  # (address, size) below the end
+        self._end = start  # nothing above was ever taken
+        self._returned: defaultdict[int, list[int]] = defaultdict(list)  # by size
 
     def take(self, size: int) -> int:
         """The start of a range that is now in use."""
-        size = _in_steps(size)
-        for position, (address, room) in enumerate(self._holes):
-            if room >= size:
-                rest = [(address + size, room - size)] if room > size else []
-                self._holes[position : position + 1] = rest
-                return address
+        size = -(-size // SEGMENT_STEP_BYTES) * SEGMENT_STEP_BYTES
+        if self._returned[size]:
+            return self._returned[size].pop(0)
         self._end += size
         return self._end - size
 
     def give_back(self, address: int, size: int) -> None:
         """Let a range be taken again."""
-        insort(self._holes, (address, _in_steps(size)))
-        merged: list[tuple[int, int]] = []
-        for hole in self._holes:
-            if merged and sum(merged[-1]) == hole[0]:
-                merged[-1] = merged[-1][0], merged[-1][1] + hole[1]
-            else:
-                merged.append(hole)
-        if merged and sum(merged[-1]) == self._end:
-            self._end = merged.pop()[0]
-        self._holes = merged
+        size = -(-size // SEGMENT_STEP_BYTES) * SEGMENT_STEP_BYTES
+        insort(self._returned[size], address)
 
 
 def _can_grow_to(block: Block, size: int) -> bool:
@@ -371,57 +319,41 @@ def _can_grow_to(block: Block, size: int) -> bool:
     return True
 
 
-def _in_steps(size: int) -> int:
-    return -(-size // SEGMENT_STEP_BYTES) * SEGMENT_STEP_BYTES
-
-
-@dataclass(frozen=True)
-class Shortage:
-    """What was asked of a device and what it had, when it could not be given."""
-
-    device: int
-    segment_bytes: int  # what the driver would have had to give
-    total_bytes: int
-    free_bytes: int
-    allowed_bytes: int | None  # where the process was given a share of the device
-    allocated_bytes: int
-    reserved_bytes: int
-    processes: tuple[tuple[int | None, int], ...]  # pid (None: this one), bytes
-    private_bytes: int = 0  # unused in private pools: torch calls it allocated
-
-    def text(self) -> str:
-        """The shortage as torch words it."""
-        allowed = private = who = ""
-        if self.allowed_bytes is not None:
-            allowed = f"{_size_text(self.allowed_bytes)} allowed; "
-        if self.private_bytes:
-            private = (
-                f"with {_size_text(self.private_bytes)} allocated in private pools "
-                "(e.g., CUDA Graphs), "
-            )
-        for pid, nbytes in self.processes:
-            this = "Including non-PyTorch memory, this process"
-            who += f"{this if pid is None else f'Process {pid}'} has "
-            who += f"{_size_text(nbytes)} memory in use. "
-        allocated_bytes = self.allocated_bytes + self.private_bytes
-        idle_bytes = self.reserved_bytes - allocated_bytes
-        return (
-            f"CUDA out of memory. Tried to allocate {_size_text(self.segment_bytes)}. "
-            f"GPU {self.device} has a total capacity of {_size_text(self.total_bytes)} "
-            f"of which {_size_text(self.free_bytes)} is free. "
-            f"{who}{allowed}"
-            f"Of the allocated memory {_size_text(allocated_bytes)} is allocated "
-            f"by PyTorch, {private}and {_size_text(idle_bytes)} is reserved by PyTorch "
-            f"but unallocated.{_ADVICE}"
-        )
-
-
 class OutOfSimulatedMemory(Exception):
-    """A simulated device cannot give what was asked of it."""
+    """A simulated device cannot give what was asked of it, in torch's words."""
 
-    def __init__(self, shortage: Shortage) -> None:
-        super().__init__(shortage.text())
-        self.shortage = shortage
+
+def shortage_text(  # noqa: PLR0913 -- torch's text has all of these
+    *,
+    device: int,
+    segment_bytes: int,  # what the driver would have had to give
+    total_bytes: int,
+    free_bytes: int,
+    used_bytes: int,  # by this process, all in all
+    allocated_bytes: int,
+    reserved_bytes: int,
+    allowed_bytes: int | None = None,  # where there is a share for each process
+    private_bytes: int = 0,  # unused in private pools: torch calls it allocated
+) -> str:
+    """What was asked of a device and what it had, as torch words it."""
+    allowed = private = ""
+    if allowed_bytes is not None:
+        allowed = f"{_size_text(allowed_bytes)} allowed; "
+    if private_bytes:
+        private = (
+            f"with {_size_text(private_bytes)} allocated in private pools "
+            "(e.g., CUDA Graphs), "
+        )
+    allocated_bytes += private_bytes
+    return (
+        f"CUDA out of memory. Tried to allocate {_size_text(segment_bytes)}. GPU "
+        f"{device} has a total capacity of {_size_text(total_bytes)} of which "
+        f"{_size_text(free_bytes)} is free. Including non-PyTorch memory, this process "
+        f"has {_size_text(used_bytes)} memory in use. {allowed}Of the allocated memory "
+        f"{_size_text(allocated_bytes)} is allocated by PyTorch, {private}and "
+        f"{_size_text(reserved_bytes - allocated_bytes)} is reserved by PyTorch but "
+        f"unallocated.{_ADVICE}"
+    )
 
 
 def _size_text(nbytes: int) -> str:

@@ -22,7 +22,6 @@ SEGMENT_STEP_BYTES = 2 * MIB  # large segments of their own are rounded up to th
 OWN_SEGMENT_BYTES = 10 * MIB  # from here on a request gets a segment of its own size
 
 _VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the first goes first
-_INTERVALS = 16  # sizes by power of two: up to 2 MiB, up to 4 MiB, ... and above
 _EXAMPLE = "write for example max_split_size_mb:200,garbage_collection_threshold:0.8"
 
 # What torch knows besides: with the only value that is modelled, ...
@@ -39,7 +38,7 @@ _WITHOUT_EFFECT = (
     "pinned_reserve_segment_size_mb", "pinned_use_background_threads",
     "pinned_use_cuda_host_register", "release_lock_on_cudamalloc",
 )  # fmt: skip
-_PAIR = re.compile(r"(\w+|>):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,+|$)")
+_PAIR = re.compile(r"(\w+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,+|$)")
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,8 @@ class AllocatorSettings:
 
     # blocks of this size and above are handed out whole; `None` is no limit
     max_split_size_bytes: int | None = None
-    # steps between two powers of two, one entry for each power from 1 MiB on; 0 or 1
-    # rounds to 512 bytes
-    roundup_power2_divisions: tuple[int, ...] = (0,) * _INTERVALS
+    # steps between two powers of two; 0 or 1 rounds to 512 bytes
+    roundup_power2_divisions: int = 0
     # share of the allowed memory above which unused segments are returned; 0 is never
     garbage_collection_threshold: float = 0.0
     # whether new memory is mapped page by page behind what is there, instead of in
@@ -83,15 +81,9 @@ class AllocatorSettings:
                 f"{variable}=",
             ) from None
 
-    @property
-    def rounds_to_divisions(self) -> bool:
-        """Whether any request is rounded to more than the next 512 bytes."""
-        return any(each > 1 for each in self.roundup_power2_divisions)
-
     def rounded_bytes(self, nbytes: int) -> int:
         """The size of the block that serves a request of at least one byte."""
-        interval = min(max(nbytes.bit_length() - MIB.bit_length(), 0), _INTERVALS - 1)
-        divisions = self.roundup_power2_divisions[interval]
+        divisions = self.roundup_power2_divisions
         step = SMALLEST_BLOCK_BYTES
         if divisions > 1 and nbytes > SMALLEST_BLOCK_BYTES * divisions:
             step = (1 << (nbytes.bit_length() - 1)) // divisions
@@ -106,6 +98,36 @@ class AllocatorSettings:
         return -(-block_bytes // SEGMENT_STEP_BYTES) * SEGMENT_STEP_BYTES
 
 
+# What is modelled: the field that holds it, what reads it, whether that may be, and
+# what it has to be.
+_MODELLED: dict[str, tuple[str, Callable[[str], Any], Callable[[Any], bool], str]] = {
+    "max_split_size_mb": (
+        "max_split_size_bytes",
+        lambda value: int(value) * MIB,
+        lambda limit: limit >= LARGE_SEGMENT_BYTES,
+        "a whole number from 20 on",
+    ),
+    "garbage_collection_threshold": (
+        "garbage_collection_threshold",
+        float,
+        lambda share: 0 < share < 1,
+        "a number between 0 and 1",
+    ),
+    "roundup_power2_divisions": (
+        "roundup_power2_divisions",
+        int,
+        lambda number: number > 0 and number.bit_count() == 1,
+        "a power of two",
+    ),
+    "expandable_segments": (
+        "expandable_segments",
+        lambda value: bool(("False", "True").index(value)),
+        lambda _: True,
+        "True or False",
+    ),
+}
+
+
 def _setting(key: str, value: str) -> dict[str, Any]:
     """What one pair changes, as a field of the settings."""
     known = (*_MODELLED, *_UNMODELLED, *_WITHOUT_EFFECT)
@@ -114,20 +136,21 @@ def _setting(key: str, value: str) -> dict[str, Any]:
             f"torch's allocator has no setting {key!r}",
             did_you_mean(key, known) or _EXAMPLE,
         )
-    if _UNMODELLED.get(key, value) != value:
+    if _UNMODELLED.get(key, value) != value or "[" in value:
         raise GpuMagicError(
             f"the simulated GPU does not model {key}:{value}",
             f"leave {key} out of PYTORCH_ALLOC_CONF",
         )
     if key not in _MODELLED:
         return {}
-    name, read, wanted = _MODELLED[key]
+    name, read, may_be, wanted = _MODELLED[key]
     try:
-        return {name: read(value)}
+        found = read(value)
+        if may_be(found):
+            return {name: found}
     except ValueError:
-        raise GpuMagicError(
-            f"{key} is {value!r}, which is not {wanted}", _EXAMPLE
-        ) from None
+        pass
+    raise GpuMagicError(f"{key} is {value!r}, which is not {wanted}", _EXAMPLE)
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
@@ -137,57 +160,3 @@ def _pairs(text: str) -> list[tuple[str, str]]:
     if "".join(each[0] for each in found) != plain:
         raise GpuMagicError(f"{text!r} is not a list of key:value pairs", _EXAMPLE)
     return [(each[1], each[2]) for each in found]
-
-
-def _split_limit(value: str) -> int:
-    if int(value) < LARGE_SEGMENT_BYTES // MIB:
-        raise ValueError
-    return int(value) * MIB
-
-
-def _share(value: str) -> float:
-    if not 0 < float(value) < 1:
-        raise ValueError
-    return float(value)
-
-
-def _power_of_two(value: str) -> int:
-    if int(value) < 1 or int(value).bit_count() != 1:
-        raise ValueError
-    return int(value)
-
-
-def _divisions(value: str) -> tuple[int, ...]:
-    """One number for all sizes, or `[256:1,512:2,>:8]` with sizes in MiB."""
-    if not value.startswith("["):
-        return (_power_of_two(value),) * _INTERVALS
-    divisions, last, first = [0] * _INTERVALS, 0, True
-    for size, number_text in _pairs(value[1:-1]):
-        number = 0 if number_text == "0" else _power_of_two(number_text)
-        if size == ">":
-            divisions[last:] = [number] * (_INTERVALS - last)
-            continue
-        last = min(_power_of_two(size).bit_length() - 1, _INTERVALS - 1)
-        start = 0 if first else last  # the first entry also holds for smaller sizes
-        divisions[start : last + 1] = [number] * (last + 1 - start)
-        first = False
-    return tuple(divisions)
-
-
-# What is modelled: the field that holds it, what reads it, and what it has to be.
-_MODELLED: dict[str, tuple[str, Callable[[str], object], str]] = {
-    "max_split_size_mb": (
-        "max_split_size_bytes", _split_limit, "a whole number from 20 on"
-    ),
-    "garbage_collection_threshold": (
-        "garbage_collection_threshold", _share, "a number between 0 and 1"
-    ),
-    "roundup_power2_divisions": (
-        "roundup_power2_divisions", _divisions, "made of powers of two"
-    ),
-    "expandable_segments": (
-        "expandable_segments",
-        lambda value: bool(("False", "True").index(value)),
-        "True or False",
-    ),
-}  # fmt: skip

@@ -40,7 +40,6 @@ class GpuState(Record):
 
     number: int
     index: int | None  # what this process calls it; None: not used yet, or hidden
-    label: str
     memory_bytes: int
     used_bytes: int
     allocated_bytes: int
@@ -55,8 +54,7 @@ class SimulationReport(Report):
 
     label: str
     on: bool
-    device_type: str | None  # the word in front of the colon of its devices
-    started: bool  # used, so that the choice of GPUs is fixed
+    device_type: str  # the word in front of the colon of its devices
     visible: int  # how many of its GPUs this process sees
     time_s: float  # the machine's own clock
     gpus: tuple[GpuState, ...]
@@ -97,9 +95,6 @@ class RacesReport(Report):
     def __len__(self) -> int:
         return len(self.races)
 
-    def __iter__(self) -> Iterator[SeenRace]:
-        return iter(self.races)
-
     def __getitem__(self, index: int) -> SeenRace:
         return self.races[index]
 
@@ -113,10 +108,18 @@ class RacesReport(Report):
         return f"{count_text(count, 'data race')} so far." if count else "No data race."
 
     def drawing(self) -> Any:
-        """The answer, and what it rests on."""
-        from gpumagic.drawing import Drawing, one_screen
+        """Each pair of places once, however often they met."""
+        from gpumagic.drawing import Drawing, Note, Paragraph, how_measured, one_screen
 
-        return Drawing(self.headline, one_screen(_races(self)), self.label)
+        told = list(Counter(self.races).items())
+        parts: list[Part] = []
+        for race, times in told[:_MOST_RACES]:
+            often = f" ({times} times)" if times > 1 else ""
+            parts.append(Note("warning", f"{race.problem}{often}", race.hint))
+        if (more := len(told) - _MOST_RACES) > 0:
+            parts.append(Note("note", f"{count_text(more, 'more race')} not shown"))
+        parts.append(how_measured(Paragraph(_HOW_RACES)))
+        return Drawing(self.headline, one_screen(parts), self.label)
 
 
 def _parts(report: SimulationReport) -> Iterator[Part]:
@@ -145,10 +148,9 @@ def _parts(report: SimulationReport) -> Iterator[Part]:
 def _gpus(report: SimulationReport) -> Table:
     from gpumagic.drawing import Column, Meter, Property, Table
 
-    unnamed = "hidden" if report.started else "not used yet"
-
     def device(gpu: GpuState) -> str:
-        return unnamed if gpu.index is None else f"{report.device_type}:{gpu.index}"
+        word = report.device_type
+        return "not in use" if gpu.index is None else f"{word}:{gpu.index}"
 
     def in_use(gpu: GpuState) -> Meter:
         share = gpu.used_bytes / gpu.memory_bytes
@@ -166,19 +168,3 @@ def _gpus(report: SimulationReport) -> Table:
         figures("Streams", lambda gpu: str(gpu.streams)),
     )
     return Table.of("The machine", properties, report.gpus, name="gpus")
-
-
-# ---------------------------------------------------------------- races
-
-
-def _races(report: RacesReport) -> Iterator[Part]:
-    """Each pair of places once, however often they met."""
-    from gpumagic.drawing import Note, Paragraph, how_measured
-
-    told = Counter(report.races)
-    for race, times in list(told.items())[:_MOST_RACES]:
-        often = f" ({times} times)" if times > 1 else ""
-        yield Note("warning", f"{race.problem}{often}", race.hint)
-    if (more := len(told) - _MOST_RACES) > 0:
-        yield Note("note", f"{count_text(more, 'more race')} not shown")
-    yield how_measured(Paragraph(_HOW_RACES))

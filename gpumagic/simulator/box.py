@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import warnings
 from typing import TYPE_CHECKING, Any, Self
 
-from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.simulated import SIMULATED
 from gpumagic.errors import GpuMagicError, did_you_mean
-from gpumagic.report.units import bytes_text, count_text, parse_bytes
-from gpumagic.simulator import observing, tracing
+from gpumagic.report.units import bytes_text, parse_bytes
+from gpumagic.simulator import observing
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.answer_box import GpuState, RacesReport, SimulationReport
 from gpumagic.simulator.driver import SimulatedDriver
 from gpumagic.simulator.hazards import Tracker
-from gpumagic.simulator.machine import Machine, Seat
-from gpumagic.simulator.models import parse_nodes, parse_request
+from gpumagic.simulator.machine import Machine
+from gpumagic.simulator.models import parse_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpumagic.report.places import PlaceMark
-    from gpumagic.simulator.allocator_counters import Mark
+    from gpumagic.simulator.allocator_snapshot import Mark
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.engines import Work
-    from gpumagic.simulator.meetings import CollectiveCall, Roll
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu
+    from gpumagic.simulator.collective_times import CollectiveCall, Roll
+    from gpumagic.simulator.machine import SimulatedGpu
+    from gpumagic.simulator.scheduler import Work
 
 HAZARDS = ("report", "poison")
 # What can be said beside which GPUs, and what is meant where it is not.
 _MEANT = {
     "memory": None,
     "hazards": "report",
-    "others": (),
     "allocator": None,
-    "host": None,
 }
 _SMALLEST_BYTES = 512 << 20  # a context takes its share before any tensor does
 
@@ -45,16 +41,13 @@ class Box:
 
     def __init__(self, request: str, **said: Any) -> None:
         self._said = _MEANT | said
-        memory, hazards, others, allocator, host = self._said.values()
+        memory, hazards, allocator = self._said.values()
         if hazards not in HAZARDS:
             raise GpuMagicError(
                 f"{hazards!r} is not a way to treat hazards",
                 did_you_mean(hazards, HAZARDS) or f"say {', '.join(HAZARDS)}",
             )
-        nodes, each = parse_nodes(request)
-        model, count = parse_request(each)
-        # where this process sits, where several share the machine
-        self.seat = Seat.among(nodes, count, host, os.environ)
+        model, count = parse_request(request)
         if memory is not None:
             asked = parse_bytes(memory) if isinstance(memory, str) else memory
             if asked < _SMALLEST_BYTES:
@@ -68,14 +61,11 @@ class Box:
         # what all of its figures are labelled with, "simulated H100 SXM"
         self.label = model.label
         self.machine = Machine(
-            [model] * count, Tracker(), AllocatorSettings.asked_for(allocator), others
+            [model] * count, Tracker(), AllocatorSettings.asked_for(allocator)
         )
         # the machine as a driver tells of it
-        self.driver = SimulatedDriver(
-            self.machine.all_gpus, others=others, host=self.seat.host
-        )
-        named = f"{count}x{model.key}" if count > 1 or nodes > 1 else model.key
-        self._machine = f"{nodes}x{named}" if nodes > 1 else named
+        self.driver = SimulatedDriver(self.machine.all_gpus)
+        self._machine = f"{count}x{model.key}" if count > 1 else model.key
         self._simulation: Simulation | None = None
         self._switch: Any = None
         self._recorded: list[Work] = []
@@ -90,22 +80,8 @@ class Box:
         """
         from gpumagic.simulator.backend import switch_on
 
-        former = simulated_box()
-        lost = former.tensors if former is not None else 0
         self._simulation, self._switch = switch_on(self, as_cuda=as_cuda)
         self.as_cuda = as_cuda
-        if lost:
-            warnings.warn(
-                f"the simulated machine that was on is off, and "
-                f"{count_text(lost, 'tensor')} on it of no more use: make them again",
-                stacklevel=3,
-            )
-
-    @property
-    def tensors(self) -> int:
-        """How many storages of tensors lie on it, as far as it is on."""
-        lives = self._simulation.tensors.lives if self._simulation else {}
-        return sum(life() is not None for life in tuple(lives.values()))
 
     def off(self) -> None:
         """Take the simulated device out of torch; its tensors are of no more use.
@@ -180,8 +156,7 @@ class Box:
         """Let the kernels of one GPU take longer: a straggler.
 
         Args:
-            gpu: Its number in the machine, counted through all nodes; a process on
-                another node does nothing.
+            gpu: Its number in the machine.
 
             by: How many times as long they take; 1 is as before.
 
@@ -193,16 +168,14 @@ class Box:
                 f"kernels cannot take {by} times as long", "say for example by=1.35"
             )
         gpus = self.machine.all_gpus
-        number = gpu - self.seat.host * len(gpus)
-        ending = contextlib.ExitStack()
-        if self.seat.per_node is None and not 0 <= number < len(gpus):
+        if not 0 <= gpu < len(gpus):
             raise GpuMagicError(
                 f"there is no GPU {gpu} to slow down",
                 f"say gpu= from 0 to {len(gpus) - 1}",
             )
-        if 0 <= number < len(gpus):
-            ending.callback(gpus[number].slow, gpus[number].slower)
-            gpus[number].slow(by)
+        ending = contextlib.ExitStack()
+        ending.callback(gpus[gpu].slow, gpus[gpu].slower)
+        gpus[gpu].slow(by)
         return ending
 
     @property
@@ -236,7 +209,7 @@ class Box:
         self.machine.scheduler.traces.append(self._recorded)
         return self._recorded
 
-    trace = tracing.trace
+    trace = observing.trace
     watch_syncs = observing.watch_syncs
     watch_races = observing.watch_races
     watch_resets = observing.watch_resets
@@ -246,17 +219,16 @@ class Box:
         self._give_back()
         return {gpu: gpu.allocator.mark_peak() for gpu in self.machine.all_gpus}
 
-    def peaks_since(
-        self, marks: Mapping[SimulatedGpu, Mark] | None = None
-    ) -> dict[int, int]:
+    def peaks_since(self, marks: Mapping[SimulatedGpu, Mark] | None) -> dict[int, int]:
         """The most that tensors held at once on each GPU, whoever resets counters.
 
-        Args:
-            marks: Since when; None is from the beginning.
+        Without marks from the beginning: the machine was switched on meanwhile.
         """
         self._give_back()
         return {
-            gpu.index: gpu.allocator.peak_since(marks[gpu] if marks else None)
+            gpu.index: gpu.allocator.peak_since(
+                marks[gpu] if marks else gpu.allocator.beginning
+            )
             for gpu in self.machine.gpus
         }
 
@@ -267,7 +239,6 @@ class Box:
             GpuState(
                 number=gpu.number,
                 index=gpu.index if gpu in self.machine.gpus else None,
-                label=gpu.model.label,
                 memory_bytes=gpu.model.memory_bytes,
                 used_bytes=gpu.used_bytes(),
                 allocated_bytes=gpu.allocator.allocated_bytes,
@@ -280,9 +251,8 @@ class Box:
         return SimulationReport(
             label=self.label,
             on=self.is_on,
-            device_type=self._simulation.shown_type if self._simulation else None,
-            started=self.machine.started,
-            visible=len(self.driver.latch.visible()),
+            device_type=self._simulation.shown_type if self._simulation else SIMULATED,
+            visible=len(self.driver.visible()),
             time_s=self.time_s,
             gpus=gpus,
             races=len(self._simulation.races) if self._simulation else 0,

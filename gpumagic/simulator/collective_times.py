@@ -1,9 +1,9 @@
-"""How long collectives take: rings, trees and switches that add up, by bytes and hops.
+"""How long collectives take among the GPUs of one node, and which were called.
 
-A collective is as fast as the best of its ways. A way costs a time for each hop of a
-message and a time for the bytes through its narrowest place; each can be gone by two
-protocols, one that starts at once and wastes bandwidth, and one for long messages.
-What joins the GPUs of a node and what joins nodes is a `Fabric` each.
+A collective is as fast as the best of its ways: a ring, or a switch that adds up. A way
+costs a time for each hop of a message and a time for the bytes through its narrowest
+place; each can be gone by two protocols, one that starts at once and wastes bandwidth,
+and one for long messages. What joins the GPUs is a `Fabric`.
 
 The figures are fitted to half of the rows in `tests/simulator/published_collectives.py`
 and hold for the other half; `python -m benchmarks.simulator_collectives` says how well.
@@ -11,12 +11,9 @@ and hold for the other half; `python -m benchmarks.simulator_collectives` says h
 
 from __future__ import annotations
 
+import contextlib
 import enum
-import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
-
-from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,40 +38,17 @@ class Collective(enum.Enum):
     ALL_TO_ALL = "AllToAll"
 
 
-@dataclass(frozen=True)
-class Fabric(Record):
+class Fabric(NamedTuple):
     """What joins GPUs, as each of them sees it."""
 
-    name: str
     bytes_per_s: float  # what a GPU sends in one direction, in long messages
     hop_ns: float  # from one GPU to the next, in the protocol for short messages
     short_share: float  # the share of the bandwidth that this protocol reaches
     long_hop_ns: float  # likewise a hop in the protocol for long messages
     # of a switch that adds up by itself: the bytes of a tensor that it reduces in a
-    # second, however many GPUs; None where none does
-    switch_bytes_per_s: float | None = None
+    # second, however many GPUs; 0 where none does
+    switch_bytes_per_s: float = 0.0
     switch_ns: float = 0.0  # what it takes before the first of them
-
-    def pace(self, *, short: bool) -> tuple[float, float]:
-        """Nanoseconds for a hop and bytes a second, in one of the two protocols."""
-        if short:
-            return self.hop_ns, self.bytes_per_s * self.short_share
-        return self.long_hop_ns, self.bytes_per_s
-
-
-@dataclass(frozen=True)
-class Placement(Record):
-    """Which GPUs take part: `nodes` nodes, with up to `per_node` of them in each."""
-
-    model: GpuModel
-    per_node: int
-    nodes: int = 1
-    network: str = ""
-
-    @property
-    def ranks(self) -> int:
-        """How many GPUs there are in all."""
-        return self.per_node * self.nodes
 
 
 class Told(NamedTuple):
@@ -85,107 +59,105 @@ class Told(NamedTuple):
     protocol: str
 
 
-# Between nodes, for each GPU. Fitted: ndr-400 and tcpxo-200; of the others the hops are
-# those of ndr-400, and the bandwidth is 94 % of the line, as there.
-NETWORKS: Final = {
-    "ndr-400": Fabric("InfiniBand NDR, 400 Gb/s a GPU", 47.3e9, 21_000, 0.116, 48_500),
-    "hdr-200": Fabric("InfiniBand HDR, 200 Gb/s a GPU", 23.6e9, 21_000, 0.116, 48_500),
-    "tcpxo-200": Fabric(
-        "GPUDirect-TCPXO, 200 Gb/s a GPU", 22.7e9, 57_200, 0.103, 402e3
-    ),
-    "edr-100": Fabric("InfiniBand EDR, 100 Gb/s a GPU", 11.8e9, 21_000, 0.116, 48_500),
-    "shared-100": Fabric("100 Gb/s for 8 GPUs", 1.47e9, 21_000, 0.116, 48_500),
-}
-_OWN_NETWORK: Final = {
-    "h100": "ndr-400",
-    "h200": "ndr-400",
-    "a100": "hdr-200",
-    "a100-40gb": "hdr-200",
-    "v100": "edr-100",
-}
 # With a switch between all GPUs of a node; those of Hopper add up.
+_NVSWITCH_3: Final = Fabric(370e9, 917, 0.63, 5_500, 275e9, 70_600)
+_NVSWITCH_2: Final = Fabric(228e9, 917, 0.111, 3_810)
 _SWITCHED: Final = {
-    "h100": Fabric("NVSwitch 3", 370e9, 917, 0.63, 5_500, 275e9, 70_600),
-    "h200": Fabric("NVSwitch 3", 370e9, 917, 0.63, 5_500, 275e9, 70_600),
-    "a100": Fabric("NVSwitch 2", 228e9, 917, 0.111, 3_810),
-    "a100-40gb": Fabric("NVSwitch 2", 228e9, 917, 0.111, 3_810),
+    "h100": _NVSWITCH_3,
+    "h200": _NVSWITCH_3,
+    "a100": _NVSWITCH_2,
+    "a100-40gb": _NVSWITCH_2,
     # A mesh of NVLinks, through which several rings go: 8 x V100 in DGX-1, estimate.
-    "v100": Fabric("NVLink mesh", 130e9, 1_000, 0.15, 5_000),
+    "v100": Fabric(130e9, 1_000, 0.15, 5_000),
 }
 # Through PCI Express every byte goes over the host's bridges, which all GPUs share.
 _PCIE_HOP_NS, _PCIE_LONG_HOP_NS, _PCIE_SHORT_SHARE = 2_500, 12_000, 0.35
 _THROUGH_HOST = 0.5  # written and read again: no GPU can address another
 _SHORT, _LONG = "LL", "SIMPLE"
-_SWITCH_TREE: Final = 0.91  # of the switch's rate, with a network behind it
 _WHOLE = (Collective.BROADCAST, Collective.REDUCE)
 
 
 def fabric_of(model: GpuModel) -> Fabric:
     """What joins GPUs of this kind in one node."""
-    known = _SWITCHED.get(model.key)
-    if known is not None:
-        return known
+    if model.key in _SWITCHED:
+        return _SWITCHED[model.key]
     links = model.links
-    bytes_per_s = links.peer_bytes_per_s
-    if bytes_per_s is None:
-        slower = min(links.pinned_h2d_bytes_per_s, links.pinned_d2h_bytes_per_s)
-        bytes_per_s = slower * _THROUGH_HOST
-    return Fabric(
-        "PCI Express", bytes_per_s, _PCIE_HOP_NS, _PCIE_SHORT_SHARE, _PCIE_LONG_HOP_NS
-    )
+    slower = min(links.pinned_h2d_bytes_per_s, links.pinned_d2h_bytes_per_s)
+    bytes_per_s = links.peer_bytes_per_s or slower * _THROUGH_HOST
+    return Fabric(bytes_per_s, _PCIE_HOP_NS, _PCIE_SHORT_SHARE, _PCIE_LONG_HOP_NS)
 
 
-def collective_time(
-    what: Collective, nbytes: int, placement: Placement, algorithm: str = ""
-) -> Told:
+def collective_time(what: Collective, nbytes: int, model: GpuModel, ranks: int) -> Told:
     """How long a collective takes from the arrival of its last GPU on."""
-    if placement.ranks < 2:
-        moved_s = 2 * nbytes / placement.model.copied_bytes_per_s
+    if ranks < 2:
+        moved_s = 2 * nbytes / model.copied_bytes_per_s
         return Told(round(FLOOR_NS + moved_s * 1e9), "RING", _SHORT)
-    ways = [
-        Told(max(1, round(FLOOR_NS + ns)), name, protocol)
-        for protocol in (_SHORT, _LONG)
-        for name, ns in _ways(what, nbytes, placement, short=protocol == _SHORT)
-        if not algorithm or name == algorithm.upper()
-    ]
-    return min(ways)
-
-
-def _ways(
-    what: Collective, nbytes: int, placement: Placement, *, short: bool
-) -> Iterator[tuple[str, float]]:
-    """The ways to do it in one protocol, with the nanoseconds of each."""
-    model = placement.model
-    network = placement.network or _OWN_NETWORK.get(model.key, "shared-100")
-    inside = fabric_of(model)
-    (hop, near), (far, out) = (
-        inside.pace(short=short),
-        NETWORKS[network].pace(short=short),
-    )
-    nodes, gpus, ranks = placement.nodes, placement.per_node, placement.ranks
-    if what is Collective.ALL_TO_ALL:
-        sent = nbytes * (ranks - 1) / ranks
-        abroad = (nodes - 1) / nodes
-        seconds = max(sent * (1 - abroad) / near, sent * abroad / out)
-        yield "RING", (far if nodes > 1 else hop) + seconds * 1e9
-        return
-    trips = 2 if what is Collective.ALL_REDUCE else 1
-    # All adapters of a node send at once, each for a ring of its own.
-    narrow = near if nodes == 1 else min(near, gpus * out)
+    fabric = fabric_of(model)
     share = 1.0 if what in _WHOLE else (ranks - 1) / ranks
-    crossing = nodes / ranks if nodes > 1 else 0.0
-    step = hop * (1 - crossing) + far * crossing
-    yield "RING", trips * ((ranks - 1) * step + share * nbytes / narrow * 1e9)
-    if what is not Collective.ALL_REDUCE:
-        return
-    added_up = None if short else inside.switch_bytes_per_s
-    if nodes > 1:
-        # Up and down a tree of nodes: few hops between them, and bytes in halves. Two
-        # nodes are each other's only neighbour, so that each byte crosses once; a node
-        # between others sends it up and takes it from two below.
-        within = near / 2 if added_up is None else added_up * _SWITCH_TREE
-        across = gpus * out / (1 if nodes == 2 else 2)
-        hops = 2 * (gpus - 1) * hop + 2 * math.ceil(math.log2(nodes)) * far
-        yield "TREE", hops + nbytes / min(within, across) * 1e9
-    elif added_up is not None:
-        yield "NVLS", inside.switch_ns + nbytes / added_up * 1e9
+    hops = 1 if what is Collective.ALL_TO_ALL else ranks - 1
+    trips = 2 if what is Collective.ALL_REDUCE else 1
+    short = fabric.hop_ns, fabric.bytes_per_s * fabric.short_share, _SHORT
+    long = fabric.long_hop_ns, fabric.bytes_per_s, _LONG
+    ways = [
+        (trips * (hops * hop_ns + share * nbytes / bytes_per_s * 1e9), "RING", protocol)
+        for hop_ns, bytes_per_s, protocol in (short, long)
+    ]
+    if what is Collective.ALL_REDUCE and fabric.switch_bytes_per_s:
+        through_s = nbytes / fabric.switch_bytes_per_s
+        ways.append((fabric.switch_ns + through_s * 1e9, "NVLS", _LONG))
+    return min(Told(max(1, round(FLOOR_NS + ns)), *way) for ns, *way in ways)
+
+
+# ------------------------------------------------------------------ what was called
+
+
+class GroupCall(NamedTuple):
+    """A collective that this process has called."""
+
+    group: str  # what torch calls the group
+    number: int  # how many the group had called before, and this one
+    name: str  # as torch's function is called
+    nbytes: int  # what it moves
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.nbytes} bytes"
+
+
+class CollectiveCall(NamedTuple):
+    """One collective, as this process took part in it."""
+
+    group: str  # the name that torch has for the group
+    number: int  # how many the group had called before, and this one
+    name: str  # of the kernel
+    nbytes: int  # what it moved: the tensor that is reduced or sent, or all parts
+    called_ns: int  # when the host called it
+    ranks: tuple[int, ...]
+    start_ns: int  # when this GPU came to it
+    end_ns: int  # when it ended for all
+
+
+class Roll:
+    """Which collectives all groups of a process have called, and which one is open.
+
+    Other threads look at it while the host waits: whatever they read was put there at
+    once, without a lock.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[CollectiveCall] = []
+        self.last: dict[str, GroupCall] = {}  # by group
+        # what the host waits in, or waited in until an error or Ctrl-C ended that, if
+        # nothing was called since
+        self.open: GroupCall | None = None
+
+    def called(self, call: GroupCall) -> None:
+        """A collective is called; all members do so in the same order."""
+        self.last[call.group] = call
+        self.open = None
+
+    @contextlib.contextmanager
+    def waiting(self, call: GroupCall) -> Iterator[None]:
+        """The host waits in a collective during the block."""
+        self.open = call
+        yield
+        self.open = None

@@ -21,16 +21,16 @@ from gpumagic.devices.protocols import (
     Inventory,
     VisibleDevice,
 )
-from gpumagic.devices.visibility import visible
+from gpumagic.devices.visibility import visible as seen_through
 from gpumagic.errors import DeviceError, GpuMagicError
-from gpumagic.report.units import bytes_text, count_text
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpumagic.devices.visibility import Device, Visible
+    from gpumagic.devices.visibility import Visible
+    from gpumagic.simulator.machine import SimulatedGpu
     from gpumagic.simulator.models import GpuModel
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 # What hides every real GPU, the last as written by Slurm for a job without GPUs.
@@ -39,24 +39,41 @@ _SUCCESS, _NOT_INITIALIZED = 0, 3
 
 
 class SimulatedDriver:
-    """A `Driver` for a machine of simulated GPUs."""
+    """A `Driver` for a machine of simulated GPUs.
+
+    Which of them this process sees is open until the first use, then fixed. Before
+    that every question reads the variable anew, as the driver reads it when it is
+    started. A value that hides every GPU and was there before the simulation is
+    overlooked until it is seen changed: hiding the real GPUs is a way to come to the
+    simulated ones. Any other value counts.
+    """
 
     simulated = True
 
     def __init__(
         self,
         gpus: Sequence[SimulatedGpu],
-        *,
-        others: Sequence[Sequence[tuple[int, int]]] = (),
         environment: Mapping[str, str] = os.environ,
-        host: int = 0,
     ) -> None:
         self._gpus = tuple(gpus)
-        self._others = _fitting(self._gpus, others)
         self._identities = tuple(
-            identity(gpu.model, index, host) for index, gpu in enumerate(self._gpus)
+            identity(gpu.model, index) for index, gpu in enumerate(self._gpus)
         )
-        self.latch = Latch(self._identities, environment)
+        self._environment = environment
+        self._failed = False
+        self._fixed: tuple[int, ...] | None = None
+        self._fixed_in_pid: int | None = None
+        self._lock = threading.Lock()
+        inherited = environment.get(_VARIABLE)
+        hiding = inherited is not None and inherited.strip() in _HIDES_REAL_GPUS
+        self._overlooked = inherited if hiding else None
+        seen = self._seen_now()
+        if self._gpus and not seen.physical:
+            raise GpuMagicError(
+                f"{_VARIABLE}={inherited} hides the whole simulated machine, which has "
+                f"{count_text(len(self._gpus), 'GPU')}: {'; '.join(seen.reasons)}",
+                f'del os.environ["{_VARIABLE}"], then switch the simulation on again',
+            )
 
     def inventory(self) -> Inventory:
         """The machine's GPUs now, visible or not; what is not modelled is unknown."""
@@ -67,24 +84,24 @@ class SimulatedDriver:
 
     def cuda_state(self) -> CudaState:
         """How far the simulated CUDA has come in this process."""
-        state = self.latch.state()
+        state = self.state()
         started = state is Initialisation.INITIALISED
         return CudaState(
             state,
             code=_SUCCESS if started else _NOT_INITIALIZED,
-            device_count=len(self.latch.visible()) if started else None,
+            device_count=len(self.visible()) if started else None,
             library="simulated",
         )
 
     def cuda_started(self) -> bool:
         """Whether the simulated CUDA has been initialised in this process."""
-        return self.latch.state() is Initialisation.INITIALISED
+        return self.state() is Initialisation.INITIALISED
 
     def visible_devices(self) -> tuple[VisibleDevice, ...] | None:
         """The GPUs that were fixed, cuda:0 first; None before the first use."""
         if not self.cuda_started():
             return None
-        seen = [self._identities[index] for index in self.latch.visible()]
+        seen = [self._identities[index] for index in self.visible()]
         return tuple(
             VisibleDevice(
                 gpu.name, (gpu.uuid or "").removeprefix("GPU-"), gpu.pci_address
@@ -104,95 +121,11 @@ class SimulatedDriver:
                 index,
                 uuid=self._identities[index].uuid,
                 limiters=(),
-                other_processes=len(self._others[index]),
+                other_processes=0,
                 pci_address=self._identities[index].pci_address,
             )
-            for index in self.latch.visible()
+            for index in self.visible()
         )
-
-    def overlooks(self, mask: str | None) -> bool:
-        """Whether a value of CUDA_VISIBLE_DEVICES is as good as none."""
-        return self.latch.overlooks(mask)
-
-    def _gpu(self, index: int) -> Gpu:
-        model, own_bytes = self._gpus[index].model, self._gpus[index].used_bytes()
-        processes = self._others[index]
-        if own_bytes:  # in a forked child the memory is still its parent's
-            pid = self.latch.pid() or os.getpid()
-            processes = (GpuProcess(pid, own_bytes, "compute"), *processes)
-        used_bytes = sum(process.used_bytes or 0 for process in processes)
-        return dataclasses.replace(
-            self._identities[index],
-            memory_total_bytes=model.memory_bytes,
-            memory_free_bytes=max(0, model.memory_bytes - used_bytes),
-            memory_used_bytes=used_bytes,
-            memory_reserved_bytes=0,
-            processes=processes,
-        )
-
-
-def identity(model: GpuModel, index: int, host: int = 0) -> Gpu:
-    """What does not change of a GPU, the same in every run and every process."""
-    seed = f"gpumagic {model.label} {index}" + (f" of host {host}" if host else "")
-    return Gpu(
-        index=index,
-        name=model.label,
-        uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, seed)}",
-        pci_address=f"{index // 16:04x}:{8 + 8 * (index % 16):02x}:00.0",
-        compute_capability=model.compute_capability,
-        compute_mode="default",
-        mig_enabled=False,
-    )
-
-
-def _fitting(
-    gpus: Sequence[SimulatedGpu], others: Sequence[Sequence[tuple[int, int]]]
-) -> tuple[tuple[GpuProcess, ...], ...]:
-    """Other people's processes on every GPU, if there is room for them."""
-    rows = [*others, *[()] * (len(gpus) - len(others))]
-    room = [gpu.model.memory_bytes for gpu in gpus]
-    for index, row in enumerate(rows):
-        needed_bytes = sum(used_bytes for _, used_bytes in row)
-        if needed_bytes > sum(room[index : index + 1]):
-            raise GpuMagicError(
-                f"GPU {index} has no room for other processes with "
-                f"{bytes_text(needed_bytes)}",
-                "give them less, and one group of them to each GPU",
-            )
-    return tuple(
-        tuple(GpuProcess(pid, used_bytes, "compute") for pid, used_bytes in row)
-        for row in rows
-    )
-
-
-class Latch:
-    """Which GPUs this process sees: open until the first use, then fixed.
-
-    Before the first use every question reads the variable anew, as the driver reads
-    it when it is started. A value that hides every GPU and was there before the
-    simulation is overlooked until it is seen changed: hiding the real GPUs is a way
-    to come to the simulated ones. Any other value counts.
-    """
-
-    def __init__(
-        self, devices: Sequence[Device], environment: Mapping[str, str] = os.environ
-    ) -> None:
-        self._devices = tuple(devices)
-        self._environment = environment
-        self._failed = False
-        self._fixed: tuple[int, ...] | None = None
-        self._fixed_in_pid: int | None = None
-        self._lock = threading.Lock()
-        inherited = environment.get(_VARIABLE)
-        hiding = inherited is not None and inherited.strip() in _HIDES_REAL_GPUS
-        self._overlooked = inherited if hiding else None
-        seen = self._seen_now()
-        if self._devices and not seen.physical:
-            raise GpuMagicError(
-                f"{_VARIABLE}={inherited} hides the whole simulated machine, which has "
-                f"{count_text(len(self._devices), 'GPU')}: {'; '.join(seen.reasons)}",
-                f'del os.environ["{_VARIABLE}"], then switch the simulation on again',
-            )
 
     def visible(self) -> tuple[int, ...]:
         """The numbers of the GPUs seen, cuda:0 first; asking fixes nothing."""
@@ -218,10 +151,6 @@ class Latch:
         """Whether a value of the variable shows every GPU."""
         return mask is None or mask == self._overlooked
 
-    def pid(self) -> int | None:
-        """The process in which the choice was fixed; None while it is open."""
-        return self._fixed_in_pid
-
     def state(self) -> Initialisation:
         """How far the simulated CUDA has come in this process."""
         if self._fixed is None:
@@ -237,4 +166,31 @@ class Latch:
         else:
             self._overlooked = None
         # Numbers follow PCI addresses here, so CUDA_DEVICE_ORDER changes nothing.
-        return visible(mask, self._devices)
+        return seen_through(mask, self._identities)
+
+    def _gpu(self, index: int) -> Gpu:
+        model, own_bytes = self._gpus[index].model, self._gpus[index].used_bytes()
+        # In a forked child the memory is still its parent's.
+        process = GpuProcess(self._fixed_in_pid or os.getpid(), own_bytes, "compute")
+        return dataclasses.replace(
+            self._identities[index],
+            memory_total_bytes=model.memory_bytes,
+            memory_free_bytes=max(0, model.memory_bytes - own_bytes),
+            memory_used_bytes=own_bytes,
+            memory_reserved_bytes=0,
+            processes=(process,) if own_bytes else (),
+        )
+
+
+def identity(model: GpuModel, index: int) -> Gpu:
+    """What does not change of a GPU, the same in every run and every process."""
+    seed = f"gpumagic {model.label} {index}"
+    return Gpu(
+        index=index,
+        name=model.label,
+        uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, seed)}",
+        pci_address=f"{index // 16:04x}:{8 + 8 * (index % 16):02x}:00.0",
+        compute_capability=model.compute_capability,
+        compute_mode="default",
+        mig_enabled=False,
+    )

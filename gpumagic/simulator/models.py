@@ -26,8 +26,6 @@ MOST_GPUS = 16  # as many as the largest machine of one host has
 # rate is left is known for bf16 on two cards only, and is guessed from those.
 _EMULATED_EFFICIENCY = 0.5
 _COUNT_FIRST = re.compile(r"(\d+)\s*x\s*(\S.*)", re.IGNORECASE)
-_NODES_FIRST = re.compile(r"([1-9]\d*)\s*x\s*(\d+\s*x\s*\S.*)", re.IGNORECASE)
-_COUNT_LAST = re.compile(r"(\S.*?)\s*x\s*(\d+)", re.IGNORECASE)
 _DECORATION = re.compile(r"[\s_-]+|nvidia|geforce")
 
 
@@ -64,7 +62,6 @@ class GpuModel(Record):
     compute_efficiency: Mapping[str, float] = field(hash=False)
     links: Links
     aliases: tuple[str, ...] = ()
-    unified_memory: bool = False  # CPU and GPU share one memory
 
     @property
     def label(self) -> str:
@@ -112,16 +109,8 @@ def find_model(name: str) -> GpuModel:
     )
 
 
-def parse_nodes(text: str) -> tuple[int, str]:
-    """How many nodes "2x8xh100" asks for, and what each of them has: "8xh100"."""
-    found = _NODES_FIRST.fullmatch(text.strip()) if isinstance(text, str) else None
-    if found is None or _known(_split(found[2])[0]) is None:
-        return 1, text
-    return int(found[1]), found[2]
-
-
 def parse_request(text: str) -> tuple[GpuModel, int]:
-    """What "h100", "4xh100", "h100x4" or "2 x t4" asks for: a model and how many."""
+    """What "h100", "4xh100" or "2 x t4" asks for: a model and how many."""
     if not isinstance(text, str):
         raise GpuMagicError(
             f"{text!r} does not say which GPUs are to be simulated",
@@ -144,8 +133,6 @@ def _split(text: str) -> tuple[str, int]:
     readings = [(text, 1)]
     if first := _COUNT_FIRST.fullmatch(text):
         readings.append((first[2], int(first[1])))
-    if last := _COUNT_LAST.fullmatch(text):
-        readings.append((last[1], int(last[2])))
     for name, count in readings:
         if _known(name) is not None:
             return name, count
@@ -190,14 +177,12 @@ def _gpu(  # noqa: PLR0913, PLR0917 -- a row of the table
     tera: str,
     shares: str,
     links: Links,
-    *,
-    unified_memory: bool = False,
 ) -> GpuModel:
     """One GPU; its memory as GB/s of the sheet, and the share that a copy reaches."""
     key, *aliases = names.split()
     return GpuModel(
         key, title, product, *chip, memory[0] * _GB, memory[1],
-        _by_type(tera, 1e12), _by_type(shares), links, (*aliases,), unified_memory,
+        _by_type(tera, 1e12), _by_type(shares), links, (*aliases,),
     )  # fmt: skip
 
 
@@ -273,13 +258,5 @@ CATALOGUE: Final = (
         ((7, 0), 80, 16_935_682_048, 6 * _MIB), (898, 0.85),
         "7.8 15.7 - 125 - - 62", "0.90 0.90 - 0.82 0.66 - 0.82",
         _links(12.35, 12.3, 47),
-    ),
-    # tensorrt-insight, technical brief; memory what the system leaves of 64 GB; shares
-    # scaled from an Orin Nano, x1.5; a copy reads and writes the one memory.
-    _gpu(
-        "jetson orin agx-orin jetson-agx-orin jetson-orin", "Jetson AGX Orin", "Orin",
-        ((8, 7), 16, 61 << 30, 4 * _MIB), (204.8, 0.80),
-        "0.08 5.3 21 42.6 42.6 - 85", "0.90 0.63 0.59 0.63 0.63 - 0.63",
-        Links(82 * _GB, 82 * _GB, 82 * _GB, 82 * _GB), unified_memory=True,
     ),
 )  # fmt: skip

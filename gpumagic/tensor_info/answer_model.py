@@ -8,7 +8,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing import (
-    AllLevels,
     Branch,
     Column,
     Details,
@@ -20,8 +19,7 @@ from gpumagic.drawing import (
 )
 from gpumagic.drawing import how_measured as how
 from gpumagic.report.units import bytes_text, count_text, listed
-from gpumagic.tensor_info.answer_tensor import drawn
-from gpumagic.tensor_info.sentences import shape_text
+from gpumagic.tensor_info.answer_tensor import drawn, shape_text
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
@@ -34,7 +32,7 @@ _NUMBERED = re.compile(r"\.(\d+)(?=\.|$)")
 _MOST_LINES = 11
 _NAMED_AT_MOST = 2
 _USUAL_KINDS = ("parameter", "tensor", "state", "attribute")
-_MOST_ODD, _MOST_ODD_IN_TITLE = 50, 3
+_MOST_ODD_IN_TITLE = 3
 _HOW = "No operation was run on any tensor, and nothing is kept of them but figures."
 _HOW_VALUES = "The elements of every tensor were read once, where they lie."
 _ONCE = "What several names reach is counted once, in each line and in the whole."
@@ -74,7 +72,7 @@ _ODD: dict[str, _Odd] = {
         "note",
         "{elements:,} of {parameters:,} parameters require no gradients, in {tensors}",
     ),
-    "tied": _Odd("tied", "note", "{first} {said}: counted once"),
+    "tied": _Odd("tied", "note", "{first} is {said}: counted once"),
 }
 
 
@@ -100,9 +98,8 @@ def model_headline(report: ModelReport) -> str:
     root = report.root
     if not root.tensors:
         return f"{report.expression}: {report.kind} without a tensor"
-    noun, count = "parameter", root.parameters
-    if not count:
-        noun, count = "element", root.elements
+    noun = "parameter" if root.parameters else "element"
+    count = root.parameters or root.elements
     said = [f"{short_count(count)} {noun}{'s' if count != 1 else ''}"]
     state = [each for each in report.roles if each.name == "state"]
     said += [f"{bytes_text(each.stored_bytes)} of state" for each in state]
@@ -110,8 +107,7 @@ def model_headline(report: ModelReport) -> str:
     if len(root.devices) == 1:
         said.append(f"{listed(_float_dtypes(root), most=2)} on {root.devices[0]}")
     odd = ", ".join(
-        f"{'all' if _is_all(report, each) else f'{len(each.names):,}'} "
-        f"{_ODD[each.kind].counted}"
+        f"{len(each.names):,} {_ODD[each.kind].counted}"
         for each in report.odd[:_MOST_ODD_IN_TITLE]
     )
     return f"{report.expression}: {', '.join(said)}{odd and f'; {odd}'}"
@@ -120,10 +116,6 @@ def model_headline(report: ModelReport) -> str:
 def _float_dtypes(root: Node) -> list[str]:
     """The dtypes that one asks about: counters of steps and the like are integers."""
     return [each for each in root.dtypes if "float" in each] or list(root.dtypes)
-
-
-def _is_all(report: ModelReport, odd: Oddity) -> bool:
-    return odd.kind == "frozen" and not report.root.trainable
 
 
 def _parts(report: ModelReport) -> Iterator[Part]:
@@ -139,13 +131,11 @@ def _parts(report: ModelReport) -> Iterator[Part]:
         yield _amounts(report)
     if not report.complete:
         yield Note("warning", "the walk was cut short: there is more than is counted")
-    yield from (_note(report, odd) for odd in report.odd if not _is_all(report, odd))
+    yield from (_note(report, odd) for odd in report.odd)
     yield from (Note("note", remark) for remark in report.remarks)
     if whole.children:
         everything = replace(tree, root=root, whole=True)
-        yield AllLevels("The whole tree", (everything,), "tree")
-    if report.odd:
-        yield Details("All that is odd", tuple(_odd(report)), "odd")
+        yield Details("The whole tree", (everything,), "tree")
     said = _HOW_VALUES if report.values else _HOW
     yield how(Paragraph(f"{said}\n{_ONCE}"))
 
@@ -201,7 +191,7 @@ def _said(report: ModelReport, node: Node) -> str:
         said.append(listed(node.devices))
     if node.size is not None and node.kind not in _USUAL_KINDS:
         said.append(node.kind)
-    said += node.odd
+    said.append(node.odd)
     if node.parameters and not node.trainable and node.size is None:
         said.append("frozen")
     for count, word in ((node.nan_count, "NaN"), (node.inf_count, "inf")):
@@ -241,10 +231,10 @@ def _amounts(report: ModelReport) -> Table:
 
 def _note(report: ModelReport, odd: Oddity) -> Note:
     """What an oddity means, and what to type."""
-    paths, how_told = _paths(report, odd.names), _ODD[odd.kind]
-    said = odd.said[0]
+    paths = [f"{report.expression}{_as_code(path)}" for path in odd.names]
+    how_told, said = _ODD[odd.kind], odd.said
     if odd.kind == "tied":
-        said = f"is {report.expression}{_as_code(said.removeprefix('is '))}"
+        said = f"{report.expression}{_as_code(said)}"
     words = {
         "expression": report.expression,
         "first": paths[0],
@@ -263,10 +253,6 @@ def _note(report: ModelReport, odd: Oddity) -> Note:
     return Note(how_told.kind, how_told.text.format(**words), hint)
 
 
-def _paths(report: ModelReport, paths: Sequence[str]) -> list[str]:
-    return [f"{report.expression}{_as_code(path)}" for path in paths]
-
-
 def _as_code(path: str) -> str:
     """A path as it is typed.
 
@@ -274,10 +260,3 @@ def _as_code(path: str) -> str:
     ('.layer1[0].weight', "['a.0']")
     """
     return _NUMBERED.sub(r"[\1]", path)
-
-
-def _odd(report: ModelReport) -> Iterator[Table]:
-    columns = (Column("Tensor"), Column("What is odd"))
-    for odd in report.odd:
-        pairs = list(zip(_paths(report, odd.names), odd.said, strict=True))
-        yield Table(odd.kind, columns, tuple(pairs[:_MOST_ODD]), len(pairs))

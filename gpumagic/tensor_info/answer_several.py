@@ -17,13 +17,16 @@ from gpumagic.drawing import (
 )
 from gpumagic.drawing import how_measured as how
 from gpumagic.report.units import bytes_text, count_text, listed
-from gpumagic.tensor_info.answer_tensor import drawn, how_looked
+from gpumagic.tensor_info.answer_tensor import (
+    drawn,
+    how_looked,
+    layout,
+    shape_text,
+    warp_details,
+)
 from gpumagic.tensor_info.answer_values import values_headline, values_table
-from gpumagic.tensor_info.answer_warp import is_drawn, warp_parts
-from gpumagic.tensor_info.axes import visible_tensor
-from gpumagic.tensor_info.figure import Lane, few_places, lane_cells
+from gpumagic.tensor_info.figure import Lane, lane_cells, visible_tensor
 from gpumagic.tensor_info.overlap import clusters
-from gpumagic.tensor_info.sentences import layout, shape_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,6 +52,7 @@ _RELATIONS = {
 }
 _MIXED = ("partial", "contains", "contained")
 _LAYOUTS = {True: "the same", False: "different", None: None}
+_STORAGES = {True: "the same", False: "two", None: None}
 _MOST_GROUPS, _MOST_NAMES = 8, 12
 _NAMED_AT_MOST, _MOST_LANES_IN_SIGHT = 2, 6
 _COPY = (
@@ -92,13 +96,9 @@ def _comparison(report: CompareReport) -> Iterator[Part]:
     """One memory that is shared, a row for each tensor, and what to do."""
     tensors = report.tensors
     yield from _shared_memory(report)
-    read = [(each.expression, each.values) for each in tensors if each.values]
-    if read:
-        names, summaries = zip(*read, strict=True)
-        yield values_table(names, summaries)
-    else:
-        yield _rows(tensors)
-    for each in tensors:
+    read = [each for each in tensors if each.values is not None]
+    yield values_table(read) if read else _rows(tensors)
+    for each in read:
         if each.values and (each.values.nan_count or each.values.inf_count):
             yield Note("problem", values_headline(each, each.values))
     mixed = [_both(report, pair) for pair in report.pairs if pair.relation in _MIXED]
@@ -113,31 +113,24 @@ def _comparison(report: CompareReport) -> Iterator[Part]:
     if report.pairs:
         beside = (_rows(tensors),) if read else ()
         yield Details("Pair by pair", (_pairs(report), *beside), "pairs")
-    shown = [each for each in tensors if report.warp or each.on_accelerator]
-    if any(map(is_drawn, shown)):
-        parts = tuple(warp_parts(shown, named=True))
-        yield Details("What a warp fetches", parts, "warp")
+    yield from warp_details([e for e in tensors if report.warp or e.on_accelerator])
     yield how_looked(tensors)
 
 
 def _rows(tensors: Sequence[TensorReport]) -> Table:
-    def size(report: TensorReport) -> str | None:
-        return None if report.size is None else shape_text(report.size)
-
-    def stride(report: TensorReport) -> str | None:
-        return None if report.stride is None else str(report.stride)
-
-    def offset(report: TensorReport) -> str | None:
-        at = report.storage_offset
-        return None if at is None else f"{at:,} el"
+    def told(value: object, text: str) -> str | None:
+        return None if value is None else text
 
     properties = (
         Property(Column("Tensor"), lambda each: each.expression),
-        Property(Column("Size"), size),
+        Property(Column("Size"), lambda t: told(t.size, shape_text(t.size or ()))),
         Property(Column("Dtype"), lambda each: each.dtype),
         Property(Column("Device"), lambda each: each.device),
-        Property(Column("Stride"), stride),
-        Property(Column("Offset", number=True), offset),
+        Property(Column("Stride"), lambda each: told(each.stride, str(each.stride))),
+        Property(
+            Column("Offset", number=True),
+            lambda t: told(t.storage_offset, f"{t.storage_offset or 0:,} el"),
+        ),
         Property(Column("Layout"), layout),
     )
     return Table.of("Side by side", properties, tensors, name="rows")
@@ -145,15 +138,13 @@ def _rows(tensors: Sequence[TensorReport]) -> Table:
 
 def _pairs(report: CompareReport) -> Table:
     def storage(pair: Pair) -> str | None:
-        if pair.same_storage:
-            return "the same"
-        if pair.storage_ranges_intersect:
+        if pair.storage_ranges_intersect and not pair.same_storage:
             return "two objects over the same addresses"
-        return None if pair.same_storage is None else "two"
+        return _STORAGES[pair.same_storage]
 
-    def elements(pair: Pair) -> str:
-        shares = "some elements in common" if pair.elements_overlap else "not known"
-        return _RELATIONS.get(pair.relation, shares)
+    def elements(pair: Pair) -> str | None:
+        meets = _RELATIONS["partial"] if pair.elements_overlap else None
+        return _RELATIONS.get(pair.relation, meets)
 
     def shared(pair: Pair) -> str | None:
         if pair.shared_bytes is None:
@@ -193,21 +184,30 @@ def _shared_memory(report: CompareReport) -> Iterator[Part]:
         Lane(report.tensors[number].expression, visible, start - first)
         for (_, start, _), number, visible in together
     ]
-    if few_places(lanes):
-        yield lane_cells(lanes)
+    if (cells := lane_cells(lanes)) is not None:
+        yield cells
         return
     ends = (end - first for (_, _, end), *_ in together)
     total = max(*ends, *(lane.last_byte for lane in lanes))
-    bars = []
-    for lane, (_, number, _) in zip(lanes, together, strict=True):
-        holes = report.tensors[number].holes_in_span
-        said = f"byte {lane.first_byte:,} to {lane.last_byte:,}"
-        if holes:
-            said += f", {holes:,} el between are not its own"
-        stretch = lane.first_byte, lane.last_byte
-        bars.append(Extent(lane.name, *stretch, dense=holes == 0, said=said))
+    bars = (
+        _extent(
+            lane.name,
+            (lane.first_byte, lane.last_byte),
+            has_gaps=report.tensors[number].holes_in_span != 0,
+        )
+        for lane, (_, number, _) in zip(lanes, together, strict=True)
+    )
     edges = bytes_text(0), bytes_text(total)
     yield Extents("One memory, a lane for each tensor", tuple(bars), total, edges)
+
+
+def _extent(
+    name: str, stretch: tuple[int, int], what: str = "", *, has_gaps: bool
+) -> Extent:
+    """Where something lies, drawn and in words."""
+    said = f"{what}byte {stretch[0]:,} to {stretch[1]:,}"
+    said += ", with gaps" if has_gaps else ""
+    return Extent(name, *stretch, dense=not has_gaps, said=said)
 
 
 def alias_headline(report: AliasReport) -> str:
@@ -256,11 +256,7 @@ def _aliases(report: AliasReport) -> Iterator[Part]:
     if groups:
         lanes = tuple(_lanes(each, _MOST_NAMES) for each in groups[:_MOST_GROUPS])
         yield Details("Each piece, name by name", lanes, "names")
-    alone = "There are no other tensors."
-    if report.alone:
-        count = count_text(report.alone, "tensor")
-        alone = f"{count} of {bytes_text(report.alone_bytes)} have no other name."
-    yield how(Paragraph(f"{_HOW}\n{alone}"))
+    yield how(Paragraph(_HOW))
 
 
 def _names(group: Group) -> str:
@@ -278,11 +274,7 @@ def _lanes(group: Group, most: int) -> Extents:
 
 def _lane(name: Name) -> Extent:
     stretch = name.first_byte, name.last_byte
-    dense = name.touched_bytes == name.last_byte - name.first_byte
-    has_gaps = not dense and name.touched_bytes is not None
-    said = (
-        f"{name.kind}, {shape_text(name.size)} {name.dtype}, "
-        f"byte {stretch[0]:,} to {stretch[1]:,}{', with gaps' if has_gaps else ''}"
-        f"{', held by the output of a cell' if name.is_output else ''}"
-    )
-    return Extent(name.name, *stretch, dense=dense, said=said)
+    output = "held by the output of a cell, " if name.is_output else ""
+    what = f"{name.kind}, {shape_text(name.size)} {name.dtype}, {output}"
+    has_gaps = name.touched_bytes not in (None, name.last_byte - name.first_byte)
+    return _extent(name.name, stretch, what, has_gaps=has_gaps)

@@ -10,11 +10,11 @@ from gpumagic.tensor_info.answer_tensor import (
     dims_table,
     drawn,
     facts_table,
+    headline,
     how_looked,
+    numbers_text,
 )
-from gpumagic.tensor_info.axes import visible_tensor
-from gpumagic.tensor_info.figure import memory_strip
-from gpumagic.tensor_info.sentences import headline, numbers_text
+from gpumagic.tensor_info.figure import memory_strip, visible_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,14 +35,14 @@ def view_headline(report: ViewReport) -> str:
 
 
 def draw(report: ViewReport) -> Drawing:
-    """The answer, where it breaks, which shapes work, and why."""
+    """The answer, where it breaks, what works, and why."""
     return drawn(view_headline(report), _parts(report), report.tensor.simulated)
 
 
 def _parts(report: ViewReport) -> Iterator[Part]:
-    tensor = report.tensor
+    tensor, view = report.tensor, numbers_text(report.shape)
     visible = visible_tensor(tensor)
-    if visible is not None and visible.is_in_order and tensor.storage_bytes != 0:
+    if visible is not None and visible.landings and tensor.storage_bytes != 0:
         marks = {
             report.next_expected: "expected",
             report.last_element: "last",
@@ -55,46 +55,32 @@ def _parts(report: ViewReport) -> Iterator[Part]:
             f"The strides of the view are {numbers_text(report.stride)}; it shares its "
             "elements with the tensor."
         )
-    yield from ways(report)
-    yield from (Note("problem", said) for said in obstacle(report))
+    elif not report.problem:
+        yield _ways(report, view)
+    dims, new = report.blocked_between_old_dims, report.blocked_new_dim
+    if dims is not None and new is not None:
+        at = ", ".join(map(str, report.last_index or ()))
+        yield Note(
+            "problem",
+            f"new dim {new} (of {report.shape[new]:,}) must walk old dims {dims[0]} "
+            f"and {dims[1]} together: for that, dim {dims[0]} would need stride "
+            f"{report.stride_needed:,} and has {report.stride_found:,}. "
+            f"After [{at}] at place {report.last_element:,} the next element lies at "
+            f"{report.next_element:,}, not at {report.next_expected:,}.",
+        )
     yield from (Note("problem", remark) for remark in report.remarks)
-    parts: list[Part] = [Paragraph(f"{headline(tensor)}.")]
-    if tensor.size and tensor.stride is not None:
-        parts.append(dims_table(tensor))
-    yield Details("The tensor", (*parts, facts_table(tensor)), "tensor")
+    told: list[Part] = [Paragraph(f"{headline(tensor)}."), *dims_table(tensor)]
+    yield Details("The tensor", (*told, facts_table(tensor)), "tensor")
     yield how_looked((tensor,))
 
 
-def obstacle(report: ViewReport) -> Iterator[str]:
-    """Which dims are in the way, and where in memory it shows."""
-    dims, new = report.blocked_between_old_dims, report.blocked_new_dim
-    if dims is None or new is None:
-        return
-    at = ", ".join(map(str, report.last_index or ()))
-    yield (
-        f"new dim {new} (of {report.shape[new]:,}) must walk old dims {dims[0]} and "
-        f"{dims[1]} together: for that, dim {dims[0]} would need stride "
-        f"{report.stride_needed:,} and has {report.stride_found:,}. "
-        f"After [{at}] at place {report.last_element:,} the next element lies at "
-        f"{report.next_element:,}, not at {report.next_expected:,}."
-    )
-
-
-def ways(report: ViewReport) -> Iterator[Table]:
+def _ways(report: ViewReport, view: str) -> Table:
     """The code that works in the place of what does not."""
-    if report.view:
-        return
-    name = report.tensor.expression
-    rows = [
-        (f"{name}.view{numbers_text(shape)}", "a view")
-        for shape in report.shapes_that_work
-    ]
+    name, rows = report.tensor.expression, []
     if report.permutation_that_works is not None:
         order = numbers_text(report.permutation_that_works)
         rows.append((f"{name}.permute{order}.view(-1)", "a view, in memory order"))
-    if not report.problem:
-        copy = f"a copy of {bytes_text(report.reshape_copies_bytes)}"
-        rows.append((f"{name}.reshape{numbers_text(report.shape)}", copy))
-    if rows:
-        columns = (Column("Code"), Column("Gives"))
-        yield Table("What works", columns, tuple(rows), name="works")
+    copy = f"a copy of {bytes_text(report.reshape_copies_bytes)}"
+    rows.append((f"{name}.reshape{view}", copy))
+    columns = (Column("Code"), Column("Gives"))
+    return Table("What works", columns, tuple(rows), name="works")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.errors import GpuMagicError
 from gpumagic.report.introspection import class_name
 from gpumagic.tensor_info import geometry as layout
-from gpumagic.tensor_info import merging, overlap
+from gpumagic.tensor_info import overlap
 from gpumagic.tensor_info.read import read
 from gpumagic.tensor_info.report import (
     AliasReport,
@@ -72,7 +72,7 @@ def explain_view(
             "ask about a plain tensor, or about those that it is made of",
         )
     asked = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
-    found = merging.view(reading.geometry, asked)
+    found = layout.view(reading.geometry, asked)
     return ViewReport(**vars(found), tensor=_report_of(reading, expression))
 
 
@@ -125,7 +125,7 @@ def aliases(
     """Which tensors under the names of a namespace share memory, the largest first.
 
     A tensor alone on its memory has a group as well where it keeps more of it than
-    it reaches. `alone` counts the tensors without a group.
+    it reaches.
 
     Args:
         namespace: The names, such as `globals()`. One level of lists, tuples and
@@ -170,8 +170,7 @@ def overview(
     Raises:
         GpuMagicError: It holds no tensor; says what it is.
     """
-    from gpumagic.tensor_info.accounts import model_report
-    from gpumagic.tensor_info.inventory import Walk, holds_tensors
+    from gpumagic.tensor_info.inventory import Walk, holds_tensors, model_report
 
     kind = holds_tensors(thing)
     if not kind:
@@ -260,31 +259,31 @@ def _report(x: Any, reading: Reading, expression: str, *, values: bool) -> Tenso
 
 def _report_of(reading: Reading, expression: str) -> TensorReport:
     """The report on one object, and on what it is made of."""
-    g = reading.geometry
+    g, memory = reading.geometry, reading.memory
     figures: dict[str, Any] = {}
-    address = None if reading.memory is None else reading.memory.address
     if g is not None:
-        verdict, distinct = overlap.inside(g), overlap.distinct_elements(g)
+        distinct = overlap.distinct_elements(g)
+        address = memory.address if memory is not None else None
         figures = {
             "numel": g.numel,
             "is_contiguous": layout.is_contiguous(g),
             "is_channels_last": layout.is_channels_last(g),
             "operators_treat_as": layout.treat_as(g),
             "dim_order": layout.dim_order(g),
-            "free_merges": merging.merges(g),
-            "view_flat": merging.flat(g),
-            "overlap": verdict.verdict,
-            "overlap_why": verdict.why,
-            "distinct_elements": distinct,
-            "first_element": g.first_element,
+            "view_flat": layout.flat(g),
             "last_element": g.last_element,
-            "holes_in_span": overlap.holes_in_span(g),
             "logical_bytes": g.logical_bytes,
-            "touched_bytes": None if distinct is None else distinct * g.itemsize,
             "span_bytes": g.span_bytes,
-            "address": None if address is None else address + g.offset * g.itemsize,
-            "warp_along_dim": layout.warp_reads(g, address or 0),
         }
+        if distinct is not None:
+            figures |= {
+                "overlaps_itself": distinct < g.numel,
+                "holes_in_span": g.span_elements - distinct,
+                "touched_bytes": distinct * g.itemsize,
+            }
+        if address is not None:
+            start = address + g.offset * g.itemsize
+            figures |= {"address": start, "warp_along_dim": layout.warp_reads(g, start)}
     told = {
         each.name: getattr(reading, each.name) for each in dataclasses.fields(Facts)
     }

@@ -1,4 +1,4 @@
-"""Sizes and strides: where elements lie, which layouts those are, what a warp fetches.
+"""Sizes and strides: where elements lie, which layouts those are, which views work.
 
 Closed forms on numbers: what they cost depends on the dims, never on the elements.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.report.record import Record
 
@@ -16,9 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _CONTIGUOUS = "contiguous_format"
-SECTOR_BYTES = 32
-_LANES = 32
-_LINE_BYTES = 128
+_LANES, _SECTOR_BYTES, _LINE_BYTES = 32, 32, 128
 
 
 @dataclass(frozen=True)
@@ -33,8 +30,6 @@ class WarpRead(Record):
     fetched_bytes: int
     efficiency: float  # unique_bytes of fetched_bytes
     ideal_sectors: int
-    # the bytes of each sector that some lane asks for, line by line
-    used: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -180,39 +175,156 @@ def _channels_last_order(g: Geometry) -> tuple[int, ...]:
     return {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}.get(g.ndim, ())
 
 
-def warp_reads(g: Geometry, base_address: int) -> tuple[WarpRead, ...]:
-    """What 32 lanes fetch along each dim, the other indices at 0.
-
-    `base_address` is that of the byte where its storage starts, before the offset. An
-    empty tensor is not read.
-    """
-    if not g.numel:
-        return ()
-    start = base_address + g.offset * g.itemsize
-    return tuple(_read(g, dim, start) for dim in range(g.ndim))
+def warp_reads(g: Geometry, start: int) -> tuple[WarpRead, ...]:
+    """What 32 lanes fetch along each dim from an address on, the other indices at 0."""
+    return tuple(_read(g, dim, start) for dim in range(g.ndim)) if g.numel else ()
 
 
 def _read(g: Geometry, dim: int, start: int) -> WarpRead:
     lanes = min(_LANES, g.size[dim])
     lows = {start + lane * g.stride[dim] * g.itemsize for lane in range(lanes)}
-    asked = sorted(low + byte for low in lows for byte in range(g.itemsize))
-    used = tuple(
-        tuple(len(list(sector)) for _, sector in groupby(line, _sector))
-        for _, line in groupby(asked, lambda byte: byte // _LINE_BYTES)
-    )
-    sectors = sum(map(len, used))
+    asked = {low + byte for low in lows for byte in range(g.itemsize)}
+    sectors = len({byte // _SECTOR_BYTES for byte in asked})
     return WarpRead(
         dim=dim,
         lanes=lanes,
         unique_bytes=len(asked),
         sectors=sectors,
-        lines=len(used),
-        fetched_bytes=sectors * SECTOR_BYTES,
-        efficiency=len(asked) / (sectors * SECTOR_BYTES),
-        ideal_sectors=-(-len(asked) // SECTOR_BYTES),
-        used=used,
+        lines=len({byte // _LINE_BYTES for byte in asked}),
+        fetched_bytes=sectors * _SECTOR_BYTES,
+        efficiency=len(asked) / (sectors * _SECTOR_BYTES),
+        ideal_sectors=-(-len(asked) // _SECTOR_BYTES),
     )
 
 
-def _sector(byte: int) -> int:
-    return byte // SECTOR_BYTES
+# --------------------------------------------------------------- which views work
+
+
+class Run(NamedTuple):
+    """Dims that are walked as one: `numel` elements, each `step` after the last."""
+
+    dims: tuple[int, ...]
+    numel: int
+    step: int
+
+
+@dataclass(frozen=True)
+class View(Record):
+    """Whether `.view(shape)` works, and if not, what is in its way."""
+
+    shape: tuple[int, ...]  # with -1 filled in
+    view: bool
+    stride: tuple[int, ...] | None = None  # of the view
+    reshape_copies_bytes: int = 0  # 0 where reshape gives a view
+    blocked_new_dim: int | None = None
+    blocked_between_old_dims: tuple[int, int] | None = None
+    stride_found: int | None = None  # of the outer of the two old dims
+    stride_needed: int | None = None
+    last_index: tuple[int, ...] | None = None  # the last before the misfit
+    last_element: int | None = None  # and its place in the storage
+    next_element: int | None = None  # where the next element lies
+    next_expected: int | None = None  # where a view would look for it
+    permutation_that_works: tuple[int, ...] | None = None  # x.permute(p).view(-1)
+    problem: str = ""  # why the shape is no shape for this tensor at all
+
+
+def merges(g: Geometry) -> tuple[Run, ...]:
+    """The dims in the fewest runs that are walked with one step each.
+
+    Every dim with more than one index is in exactly one run, also if it is alone
+    there; dims of size 1 are in none. An empty tensor has no runs.
+    """
+    if not g.numel:
+        return ()
+    runs: list[Run] = []
+    for dim in reversed(g.walked_dims):
+        count, step = g.size[dim], g.stride[dim]
+        if runs and step == runs[-1].numel * runs[-1].step:
+            inner = runs.pop()
+            runs.append(Run((dim, *inner.dims), count * inner.numel, inner.step))
+        else:
+            runs.append(Run((dim,), count, step))
+    return tuple(reversed(runs))
+
+
+def flat(g: Geometry) -> bool:
+    """Whether `.view(-1)` works."""
+    return len(merges(g)) <= 1
+
+
+def view(g: Geometry, shape: tuple[int, ...]) -> View:
+    """Whether `.view(shape)` works, with torch's strides, or what is in its way.
+
+    One -1 is worked out. A shape that no tensor of this many elements can have is a
+    finding with a `problem`.
+    """
+    runs = merges(g)
+    problem = _what_is_wrong(g.numel, shape)
+    if problem:
+        return View(shape, view=False, problem=problem)
+    known = math.prod(count for count in shape if count != -1)
+    shape = tuple(g.numel // known if count == -1 else count for count in shape)
+    if not g.numel:
+        stride = g.stride if shape == g.size else fresh_strides(shape)
+        return View(shape, view=True, stride=stride)
+    return _laid_over(g, runs, shape)
+
+
+def _laid_over(g: Geometry, runs: tuple[Run, ...], shape: tuple[int, ...]) -> View:
+    """Fit the new dims into the runs, both from the right.
+
+    A new dim of size 1 gets the stride that torch gives it: that of the run it
+    ends, and before the first run that of the last old dim, used or not.
+    """
+    inner = len(runs)  # the run that is being filled
+    left, done = 1, 1
+    step = g.stride[-1] if g.ndim else 1
+    stride = [1] * len(shape)
+    for dim in reversed(range(len(shape))):
+        if shape[dim] != 1 and left == 1:
+            inner -= 1
+            left, done, step = runs[inner].numel, 1, runs[inner].step
+        if left % shape[dim]:
+            return _blocked(g, runs, shape, dim, inner)
+        stride[dim] = step * done
+        left //= shape[dim]
+        done *= shape[dim]
+    return View(shape, view=True, stride=tuple(stride))
+
+
+def _blocked(
+    g: Geometry, runs: tuple[Run, ...], shape: tuple[int, ...], dim: int, inner: int
+) -> View:
+    """Say where the walk along the new dim leaves the step of the inner run."""
+    outer_dim, inner_dim = runs[inner - 1].dims[-1], runs[inner].dims[0]
+    needed = runs[inner].numel * runs[inner].step
+    by_step = sorted(range(g.ndim), key=lambda dim: -abs(g.stride[dim]))
+    order = dim_order(g) or tuple(by_step)
+    last = (0,) * (outer_dim + 1) + tuple(n - 1 for n in g.size[outer_dim + 1 :])
+    return View(
+        shape,
+        view=False,
+        reshape_copies_bytes=g.logical_bytes,
+        blocked_new_dim=dim,
+        blocked_between_old_dims=(outer_dim, inner_dim),
+        stride_found=g.stride[outer_dim],
+        stride_needed=needed,
+        last_index=last,
+        last_element=g.place(last),
+        next_element=g.offset + g.stride[outer_dim],
+        next_expected=g.offset + needed,
+        permutation_that_works=order if flat(g.permuted(order)) else None,
+    )
+
+
+def _what_is_wrong(numel: int, shape: tuple[int, ...]) -> str:
+    """Why no tensor of so many elements has this shape; empty if one can."""
+    known = math.prod(count for count in shape if count != -1)
+    unknown = shape.count(-1)
+    if unknown == 0 and known != numel and min(shape, default=0) >= 0:
+        return f"{shape} has {known} elements and the tensor has {numel}"
+    # What could be any number is none, either.
+    splits = unknown == 0 or (unknown == 1 and known > 0 and numel % known == 0)
+    if min(shape, default=0) >= -1 and splits:
+        return ""
+    return f"{numel} elements cannot be split as {shape}"

@@ -1,28 +1,27 @@
-"""Walks what holds tensors: modules, optimizers, state dicts, lists and dicts.
+"""Walks modules, optimizers, state dicts, lists and dicts, and adds up what they hold.
 
 Each tensor is read once, without an operation on it; what is kept of it are numbers.
+Two names of one parameter, views of one storage: what several tensors reach is counted
+where it is met first, in the whole and within each module for itself.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.report.introspection import attributes_of, class_name, is_truly
-from gpumagic.tensor_info import torch_private
-from gpumagic.tensor_info.objects import (
-    is_module,
-    is_tensor,
-    items_of,
-    kind_of_container,
-    pairs_of,
-    registered,
-    spelled,
-)
+from gpumagic.report.units import listed
+from gpumagic.tensor_info import objects
+from gpumagic.tensor_info.overlap import clusters, covered_bytes
 from gpumagic.tensor_info.read import Reading, read
+from gpumagic.tensor_info.report import Amount, ModelReport, Node, Oddity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+
+    from gpumagic.tensor_info.overlap import Placed
 
 _LOOKED_AT_MOST = 200_000
 _DEEPEST = 60
@@ -56,23 +55,25 @@ class Branch:
 
 def holds_tensors(thing: Any) -> str:
     """The word for what it is, if it is something that tensors are held in."""
-    if is_module(thing):
+    if objects.is_module(thing):
         return f"module ({class_name(thing)})"
     if _is_optimizer(thing):
         return f"optimizer ({class_name(thing)})"
-    word = kind_of_container(thing)
+    word = objects.kind_of_container(thing)
     return "state dict" if word == "dict" and _is_state_dict(thing) else word
 
 
 def _is_optimizer(thing: Any) -> bool:
-    kind = torch_private.optimizer_class()
+    kind = objects.optimizer_class()
     return kind is not None and is_truly(thing, kind)
 
 
 def _is_state_dict(thing: Any) -> bool:
-    items = pairs_of(thing)
+    items = objects.pairs_of(thing)
     named = all(type(key) is str for key, _ in items)
-    return named and any(_DOT in key and is_tensor(value) for key, value in items)
+    return named and any(
+        _DOT in key and objects.is_tensor(value) for key, value in items
+    )
 
 
 class Walk:
@@ -87,7 +88,7 @@ class Walk:
 
     def through(self, thing: Any, name: str, path: str = "", level: int = 0) -> Branch:
         """All that lies in something, as a tree."""
-        branch = Branch(name, kind_of_container(thing) or class_name(thing))
+        branch = Branch(name, objects.kind_of_container(thing) or class_name(thing))
         if type(thing) is _Role:
             branch.kind = ""
         elif id(thing) in self._seen:
@@ -103,7 +104,7 @@ class Walk:
             if self._left < 0:
                 self.complete = False
                 break
-            if is_tensor(value):
+            if objects.is_tensor(value):
                 self._leaf(branch, part, f"{path}{place}", role, value)
             elif role != "attribute" and holds_tensors(value):
                 inner = self.through(value, part, f"{path}{place}", level + 1)
@@ -145,7 +146,7 @@ class _Role(dict[str, Any]):
 
 def _parts(thing: Any) -> Iterator[tuple[str, str, str, Any]]:
     """Each part: its name, the code for it, its role, itself."""
-    if is_module(thing):
+    if objects.is_module(thing):
         yield from _of_module(thing)
     elif _is_optimizer(thing):
         yield from _of_optimizer(thing)
@@ -153,19 +154,19 @@ def _parts(thing: Any) -> Iterator[tuple[str, str, str, Any]]:
         for number, (name, value) in enumerate(thing.items()):
             yield name, f"[{number}]", thing.role, value
     elif is_truly(thing, dict) and _is_state_dict(thing):
-        for key, value in pairs_of(thing):
-            yield key, f"[{spelled(key)}]", "entry", value
+        for key, value in objects.pairs_of(thing):
+            yield key, f"[{objects.spelled(key)}]", "entry", value
     else:
-        for place, value in items_of(thing):
+        for place, value in objects.items_of(thing):
             yield place, place, "tensor", value
 
 
 def _of_module(module: Any) -> Iterator[tuple[str, str, str, Any]]:
     for role in ("parameter", "buffer", "module"):
-        for name, value in registered(module, f"_{role}s"):
+        for name, value in objects.registered(module, f"_{role}s"):
             yield name, f".{name}", role, value
-    for name, value in pairs_of(attributes_of(module)):
-        if type(name) is str and is_tensor(value):
+    for name, value in objects.pairs_of(attributes_of(module)):
+        if type(name) is str and objects.is_tensor(value):
             yield name, f".{name}", "attribute", value
 
 
@@ -173,11 +174,13 @@ def _of_optimizer(optimizer: Any) -> Iterator[tuple[str, str, str, Any]]:
     """Its groups of parameters, then what it remembers of them, by what it is."""
     held = attributes_of(optimizer) or {}
     names: dict[int, str] = {}
-    groups = (value for _, value in items_of(held.get("param_groups")))
+    groups = (value for _, value in objects.items_of(held.get("param_groups")))
     for number, group in enumerate(groups):
-        told = {key: value for key, value in pairs_of(group) if type(key) is str}
-        values = [value for _, value in items_of(told.get("params"))]
-        known = [value for _, value in items_of(told.get("param_names"))]
+        told = {
+            key: value for key, value in objects.pairs_of(group) if type(key) is str
+        }
+        values = [value for _, value in objects.items_of(told.get("params"))]
+        known = [value for _, value in objects.items_of(told.get("param_names"))]
         made = _Role()
         made.role = "parameter"
         for place, value in enumerate(values):
@@ -186,11 +189,176 @@ def _of_optimizer(optimizer: Any) -> Iterator[tuple[str, str, str, Any]]:
             made[names[id(value)]] = value
         yield f"group {number}", f".param_groups[{number}]['params']", "group", made
     remembered: dict[str, _Role] = {}
-    for of, state in pairs_of(held.get("state")):
-        for key, value in pairs_of(state):
+    for of, state in objects.pairs_of(held.get("state")):
+        for key, value in objects.pairs_of(state):
             if type(key) is str:
                 made = remembered.setdefault(key, _Role())
                 made.role = "state"
                 made[names.get(id(of), str(len(names)))] = value
     for key, of_each in remembered.items():
         yield key, f".state[...][{key!r}]", "state", of_each
+
+
+# ------------------------------------------------------------------ the account
+
+_ROLES = {
+    "parameter": "parameters",
+    "buffer": "buffers",
+    "state": "state",
+    "attribute": "not registered",
+    "tensor": "tensors",
+}
+
+
+def model_report(expression: str, kind: str, walk: Walk, whole: Branch) -> ModelReport:
+    """The report on all that one walk has found."""
+    leaves = walk.leaves
+    return ModelReport(
+        expression=expression,
+        kind=kind,
+        root=_node(whole)[0],
+        roles=_amounts(leaves, lambda leaf: _ROLES[leaf.role]),
+        types=_amounts(leaves, _type),
+        odd=tuple(_oddities(leaves)),
+        values=any(leaf.nan_count is not None for leaf in leaves),
+        complete=walk.complete,
+        remarks=tuple(dict.fromkeys(_remarks(leaves))),
+        simulated=any(leaf.reading.simulated for leaf in leaves),
+    )
+
+
+class _Total(NamedTuple):
+    """What some tensors take together, each memory counted once."""
+
+    tensors: int
+    elements: int
+    stored_bytes: int
+
+
+def _key(leaf: Leaf) -> Hashable:
+    """The same for tensors that are one in memory."""
+    return leaf.reading.placed or leaf.reading.identity or (id(leaf),)
+
+
+def _total(leaves: Iterable[Leaf]) -> _Total:
+    """The elements and the bytes that these reach, each counted once."""
+    distinct = {_key(leaf): leaf.reading for leaf in leaves}
+    elements = stored = 0
+    shared: set[Placed] = set()
+    chunks = {each for reading in distinct.values() for each in reading.placed}
+    for cluster in clusters(chunks, lambda each: each.span):
+        covered = covered_bytes(cluster)
+        if covered is None:
+            covered = max(each.span[2] for each in cluster) - cluster[0].span[1]
+        stored += covered
+        if len(cluster) > 1:
+            shared.update(cluster)
+            elements += covered // max(each.geometry.itemsize for each in cluster)
+    for reading in distinct.values():
+        if not reading.placed:  # a meta tensor, say: what a real one would take
+            stored += reading.numel * (reading.itemsize or 0)
+        if shared.isdisjoint(reading.placed):
+            elements += reading.numel
+    return _Total(len(distinct), elements, stored)
+
+
+def _node(branch: Branch | Leaf) -> tuple[Node, list[Leaf]]:
+    """A module or a tensor with all within, and the tensors that lie there."""
+    figures: dict[str, Any] = {}
+    if isinstance(branch, Leaf):
+        leaves, reading = [branch], branch.reading
+        plain = reading.kind in ("tensor", "parameter")
+        kind = branch.role if plain else reading.kind
+        figures = {"size": reading.size, "odd": _odd_word(branch)}
+    else:
+        found = [_node(each) for each in branch.within]
+        leaves, kind = [leaf for _, below in found for leaf in below], branch.kind
+        figures = {
+            "children": tuple(child for child, _ in found),
+            "same_as": branch.same_as,
+        }
+    parameters = [leaf for leaf in leaves if leaf.role == "parameter"]
+    trainable = [leaf for leaf in parameters if leaf.reading.requires_grad]
+    node = Node(
+        branch.name,
+        kind,
+        **_total(leaves)._asdict(),
+        parameters=_total(parameters).elements,
+        trainable=_total(trainable).elements,
+        dtypes=_distinct(leaf.reading.dtype for leaf in leaves),
+        devices=_distinct(leaf.reading.device for leaf in leaves),
+        nan_count=_added(leaf.nan_count for leaf in leaves),
+        inf_count=_added(leaf.inf_count for leaf in leaves),
+        **figures,
+    )
+    return node, leaves
+
+
+def _added(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _distinct(words: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word for word in words if word))
+
+
+def _odd_word(leaf: Leaf) -> str:
+    if leaf.role == "parameter" and not leaf.reading.requires_grad:
+        return "frozen"
+    return "not registered" if leaf.role == "attribute" else ""
+
+
+def _amounts(
+    leaves: Sequence[Leaf], name_of: Callable[[Leaf], str]
+) -> tuple[Amount, ...]:
+    """What the tensors of each name take, the largest first."""
+    by_name: dict[str, list[Leaf]] = {}
+    for leaf in leaves:
+        by_name.setdefault(name_of(leaf), []).append(leaf)
+    found = [Amount(name, *_total(each)) for name, each in by_name.items()]
+    return tuple(sorted(found, key=lambda amount: (-amount.stored_bytes, amount.name)))
+
+
+def _type(leaf: Leaf) -> str:
+    return f"{leaf.reading.dtype or leaf.reading.kind} on {leaf.reading.device}"
+
+
+def _oddities(leaves: Sequence[Leaf]) -> Iterator[Oddity]:
+    """What is odd, the most urgent first."""
+    kinds = "NaN or inf", "several devices", "not registered", "frozen", "tied"
+    by_kind: dict[str, list[tuple[Leaf, str]]] = {kind: [] for kind in kinds}
+    counts: Counter[str | None] = Counter()
+    for leaf in leaves:
+        if leaf.role != "state":
+            counts[leaf.reading.device] += leaf.reading.numel
+    usual = max(counts, key=counts.__getitem__, default=None)
+    first: dict[Hashable, Leaf] = {}
+    for leaf in leaves:
+        found = (("NaN", leaf.nan_count), ("inf", leaf.inf_count))
+        if odd_ones := " and ".join(f"{n:,} {word}" for word, n in found if n):
+            by_kind["NaN or inf"].append((leaf, odd_ones))
+        if leaf.role != "state" and leaf.reading.device != usual:
+            by_kind["several devices"].append((leaf, f"on {leaf.reading.device}"))
+        if word := _odd_word(leaf):
+            by_kind[word].append((leaf, word))
+        known = first.setdefault(_key(leaf), leaf)
+        if known is not leaf and leaf.reading.numel:
+            by_kind["tied"].append((leaf, known.path))
+    for kind, odd in by_kind.items():
+        if odd:
+            its = [leaf for leaf, _ in odd]
+            paths = tuple(leaf.path for leaf in its)
+            yield Oddity(kind, paths, _total(its).elements, odd[0][1])
+
+
+def _remarks(leaves: Sequence[Leaf]) -> Iterator[str]:
+    """What could not be told: one sentence for each reason."""
+    unread: dict[str, list[str]] = {}
+    for leaf in leaves:
+        if leaf.unread:
+            unread.setdefault(leaf.unread, []).append(leaf.path)
+        if leaf.reading.remarks and leaf.reading.memory is None:
+            yield f"{leaf.reading.kind}: {leaf.reading.remarks[0]}"
+    for reason, paths in unread.items():
+        yield f"values of {listed(paths, most=1)} cannot be read: {reason}"

@@ -1,13 +1,16 @@
 """`%tensor_info` shows how tensors lie in memory; with a cell, after it has run."""
 
+# ruff: noqa: S307 -- evaluating the user's own code is what it was typed for
+
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
 from IPython.core.magic_arguments import magic_arguments
 
-from gpumagic.errors import GpuMagicError, UsageProblem
+from gpumagic.errors import GpuMagicError, UsageProblem, first_line
 from gpumagic.notebook import arguments
 from gpumagic.notebook.arguments import argument, examples
 from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options, typed_name
@@ -25,7 +28,51 @@ if TYPE_CHECKING:
 
     Report = AliasReport | CompareReport | ModelReport | ViewReport
 
-_NAMED_AT_MOST = 3
+    Asked = list[tuple[str, ast.expr]]
+
+
+def split(code: str) -> Asked:
+    """The expressions of a line, split at the commas that stand outside of all else."""
+    if not code.strip():
+        return []
+    text = "(" + code + "\n,)"
+    tree = _parsed(text) or _parsed(text := "(" + code + "\n)")
+    if not isinstance(tree, ast.Tuple):
+        raise UsageProblem(
+            f"{code!r} is no Python expression",
+            "options come first, then expressions with commas between them: "
+            "%tensor_info --view 24 x.t()",
+        )
+    return [
+        (ast.get_source_segment(text, node) or ast.unparse(node), node)
+        for node in tree.elts
+    ]
+
+
+def _parsed(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, "<tensor_info>", mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+
+
+def evaluate(
+    asked: Asked, global_names: dict[str, Any], local_names: dict[str, Any]
+) -> tuple[list[str], list[Any], list[str]]:
+    """The texts and the values of those that have one, and a line for each other."""
+    texts: list[str] = []
+    values: list[Any] = []
+    failures: list[str] = []
+    for text, node in asked:
+        try:
+            code = compile(ast.Expression(node), "<tensor_info>", "eval")
+            values.append(eval(code, global_names, local_names))
+            texts.append(text)
+        except Exception as error:  # noqa: BLE001 - it is the user's code
+            name, first = type(error).__name__, first_line(error)
+            said = name if first == name else f"{name}: {first}"
+            failures.append(f"{text}: {said}")
+    return texts, values, failures
 
 
 def shape_of(text: str) -> tuple[int, ...]:
@@ -89,15 +136,16 @@ class TensorMagics(GpuMagics):
         and keeps none alive. In front of a cell, the cell runs first.
         """
         __tracebackhide__ = True
-        from gpumagic.tensor_info import expressions
-
         method = self.tensor_info
         options, code = arguments.split_code(
             method.parser, typed_name(method, cell), line
         )
-        asked = expressions.split(code.removesuffix(";"))
+        asked = split(code.removesuffix(";"))
         if not asked and not options.alias:
-            raise self._nothing_asked(typed_name(method, cell), line)
+            raise UsageProblem(
+                f"{typed_name(method, cell)} has no tensor to look at",
+                "name one or more, such as a tensor x: %tensor_info x",
+            )
         if cell is None:
             return self.show(self._look(asked, options), options)
 
@@ -108,7 +156,7 @@ class TensorMagics(GpuMagics):
 
         return self.run_body(f"%%tensor_info {line}", cell, after=report)
 
-    def _look(self, asked: tuple[Any, ...], options: argparse.Namespace) -> Report:
+    def _look(self, asked: Asked, options: argparse.Namespace) -> Report:
         """The report; no tensor that the expressions made outlives it.
 
         IPython keeps the last error with its frames, so that the error is raised in
@@ -120,35 +168,36 @@ class TensorMagics(GpuMagics):
         return report
 
     def _report_or_problem(
-        self, asked: tuple[Any, ...], options: argparse.Namespace
+        self, asked: Asked, options: argparse.Namespace
     ) -> tuple[Report | None, str, str]:
         from dataclasses import replace
 
-        from gpumagic.tensor_info import expressions
-
         shell = self.shell
-        found = expressions.evaluate(asked, shell.user_global_ns, shell.user_ns)
-        if found.failures and not found.values:
-            hint = expressions.hint_for(found.failures)
-            return None, "\n".join(found.failures), hint
+        texts, values, failures = evaluate(asked, shell.user_global_ns, shell.user_ns)
+        if failures and not values:
+            hint = "in a cell of its own an expression shows its whole traceback"
+            return None, "\n".join(failures), hint
         try:
-            report = self._report_on(found.values, found.texts, options)
+            report = self._report_on(values, texts, options)
         except GpuMagicError as error:
             return None, error.problem, error.hint
-        return replace(report, remarks=(*found.failures, *report.remarks)), "", ""
+        return replace(report, remarks=(*failures, *report.remarks)), "", ""
 
     def _report_on(
-        self,
-        values: tuple[Any, ...],
-        texts: tuple[str, ...],
-        options: argparse.Namespace,
+        self, values: list[Any], texts: list[str], options: argparse.Namespace
     ) -> Report:
         from gpumagic.tensor_info import api
         from gpumagic.tensor_info.inventory import holds_tensors
 
         if options.alias:
-            only = values or None
-            return api.aliases(self._namespace(), only=only, expressions=texts)
+            # What is the user's own, and what earlier cells have put out.
+            hidden = {*self.shell.user_ns_hidden} - {"Out", "_", "__", "___"}
+            names = {
+                name: value
+                for name, value in self.shell.user_ns.items()
+                if type(name) is str and name not in hidden
+            }
+            return api.aliases(names, only=values or None, expressions=texts)
         if options.view is not None:
             if len(values) > 1:
                 raise GpuMagicError(
@@ -159,35 +208,5 @@ class TensorMagics(GpuMagics):
         if len(values) == 1 and not options.gpu and holds_tensors(values[0]):
             return api.overview(values[0], values=options.values, expression=texts[0])
         return api.compare(
-            *values,
-            expressions=texts,
-            warp=options.gpu,
-            values=options.values,
-        )
-
-    def _namespace(self) -> dict[str, Any]:
-        """The names that are the user's own, and what earlier cells have put out."""
-        hidden = self.shell.user_ns_hidden
-        return {
-            name: value
-            for name, value in self.shell.user_ns.items()
-            if type(name) is str
-            and (name not in hidden or name in ("Out", "_", "__", "___"))
-        }
-
-    def _nothing_asked(self, name: str, line: str) -> UsageProblem:
-        from gpumagic.tensor_info.objects import is_tensor
-
-        names = [
-            name
-            for name, value in self._namespace().items()
-            if not name.startswith("_") and is_tensor(value)
-        ]
-        options = line.partition("#")[0].rstrip(" ;").split()
-        typed = " ".join([name, *options, ", ".join(names[-_NAMED_AT_MOST:]) or "x"])
-        return UsageProblem(
-            f"{name} has no tensor to look at",
-            f"name one or more: {typed}"
-            if names
-            else f"make a tensor x first, then type {typed}",
+            *values, expressions=texts, warp=options.gpu, values=options.values
         )

@@ -1,4 +1,4 @@
-"""Says whether one tensor overlaps itself, what two share, and what several cover.
+"""Says how many elements a tensor reaches, what two share, and what several cover.
 
 Views whose rows are alike are told by closed forms; of all others the places are
 marked, up to ten million. What lies beyond is "at least" so much, or not decided.
@@ -30,53 +30,13 @@ class Walk(NamedTuple):
     step: int
     stops: int
 
-    @property
-    def reach(self) -> int:
-        """How far the last step leads."""
-        return self.step * (self.stops - 1)
-
 
 Walks = tuple[Walk, ...]
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """A verdict of "yes", "no" or "not decided", and its reason in words."""
-
-    verdict: str
-    why: str
-
-
-def inside(g: Geometry) -> Overlap:
-    """Whether any element of the tensor has more than one index."""
-    if g.numel < 2:
-        return Overlap("no", "there are no two elements")
-    for dim in g.walked_dims:
-        if g.stride[dim] == 0:
-            said = f"dim {dim} has stride 0: its {g.size[dim]} indices are one"
-            return Overlap("yes", said)
-    walks = _walks(g)
-    if _are_nested(walks):
-        return Overlap("no", "each stride is longer than all shorter ones can reach")
-    count = _distinct(walks)
-    total = math.prod(walk.stops for walk in walks)
-    answers = {
-        None: Overlap("not decided", "there are too many places to mark each"),
-        total: Overlap("no", "no two sums of the strides are equal"),
-    }
-    together = "steps along several dims together lead to one place"
-    return answers.get(count, Overlap("yes", together))
 
 
 def distinct_elements(g: Geometry) -> int | None:
     """How many elements of the storage are reached; None where it is not decided."""
     return _distinct(_walks(g)) if g.numel else 0
-
-
-def holes_in_span(g: Geometry) -> int | None:
-    """The elements between the first and the last that no index reaches."""
-    count = distinct_elements(g)
-    return None if count is None else g.span_elements - count
 
 
 def byte_range(g: Geometry, start_bytes: int) -> tuple[int, int]:
@@ -117,12 +77,12 @@ def is_nested(g: Geometry) -> bool:
 
 
 def _are_nested(walks: Walks) -> bool:
-    """Whether each step leaps over all that the shorter ones reach."""
     return all(walk.step > _reach(walks[:number]) for number, walk in enumerate(walks))
 
 
 def _reach(walks: Walks) -> int:
-    return sum(walk.reach for walk in walks)
+    """How far the last steps of all lead."""
+    return sum(walk.step * (walk.stops - 1) for walk in walks)
 
 
 def _distinct(walks: Walks) -> int | None:
@@ -181,24 +141,22 @@ class _Places(NamedTuple):
         """Whether these places have no gaps and all of the other's are among them."""
         return self.without_gaps and self.low <= other.low and other.high <= self.high
 
-    def rows(self, step: int, origin: int) -> tuple[int, int, _Places] | None:
-        """The first row, how many, and the places in each; None if they are not alike.
+    def rows(self, step: int, origin: int) -> tuple[range, _Places] | None:
+        """The rows, and the places in each; None if they are not alike.
 
         A row begins at each multiple of `step` from `origin` on.
         """
         first, rest = divmod(self.low - origin, step)
         inner, count = self.walks, 1
-        if inner and inner[-1].step == step:
-            *shorter, (_, count) = inner
-            inner = tuple(shorter)
-        elif inner and step % inner[-1].step == 0:
+        if inner and step % inner[-1].step == 0:
             *shorter, (last, stops) = inner
             each = step // last
-            if stops > each and stops % each == 0:
-                inner, count = (*shorter, Walk(last, each)), stops // each
+            if stops % each == 0:
+                in_row = (Walk(last, each),) if each > 1 else ()
+                inner, count = (*shorter, *in_row), stops // each
         if rest + _reach(inner) >= step:
             return None
-        return first, count, _Places(rest, inner)
+        return range(first, first + count), _Places(rest, inner)
 
     def marked(self, low: int, places: int) -> int:
         """A bit for each of so many places from `low` on."""
@@ -216,14 +174,13 @@ def shared(first: Geometry, second: Geometry, distance_bytes: int) -> Shared:
     one, other = _places(first, 0, unit), _places(second, distance_bytes, unit)
     if one.high < other.low or other.high < one.low:
         return NOTHING
-    sizes = _distinct(one.walks), _distinct(other.walks)
     common, at_least = _common(one, other)
     if common is None:
         same = one == other
         return Shared(same or None, None, "identical" if same else "unknown")
     if not common:
         return Shared(elements_overlap=False, shared_bytes=0, relation="interleaved")
-    relation = "unknown"
+    relation, sizes = "unknown", (_distinct(one.walks), _distinct(other.walks))
     if not at_least and None not in sizes:
         relation = {
             (True, True): "identical",
@@ -248,13 +205,12 @@ def _common(one: _Places, other: _Places) -> tuple[int | None, bool]:
             return _distinct(some.walks), False
     step = max(walk.step for walk in (*one.walks, *other.walks))
     for origin in (one.low, other.low):
-        rows, its_rows = one.rows(step, origin), other.rows(step, origin)
-        if rows is not None and its_rows is not None:
-            (first, count, inner), (second, its_count, its_inner) = rows, its_rows
-            end = min(first + count, second + its_count)
-            both = max(end - max(first, second), 0)
-            common, at_least = _common(inner, its_inner) if both else (0, False)
-            return None if common is None else common * both, at_least
+        mine, its = one.rows(step, origin), other.rows(step, origin)
+        if mine is not None and its is not None:
+            (rows, inner), (its_rows, its_inner) = mine, its
+            end, start = min(rows.stop, its_rows.stop), max(rows.start, its_rows.start)
+            common, at_least = _common(inner, its_inner) if end > start else (0, False)
+            return None if common is None else common * (end - start), at_least
     low, high = min(one.low, other.low), min(one.high, other.high)
     places = min(high - low + 1, MOST_PLACES)
     marks = one.marked(low, places) & other.marked(low, places)
@@ -293,34 +249,31 @@ def clusters(things: Iterable[_T], span: Callable[[_T], Span]) -> Iterator[list[
 def covered_bytes(tensors: Iterable[Placed]) -> int | None:
     """The bytes that at least one tensor reaches; None where they are too many."""
     placed = [each for each in tensors if each.geometry.numel]
-    unit = (
-        math.gcd(*(math.gcd(p.geometry.itemsize, p.start_bytes) for p in placed)) or 1
-    )
-    each = {_places(some.geometry, some.start_bytes, unit) for some in placed}
-    solid: list[tuple[int, int]] = []
-    for start, end in sorted((s.low, s.high + 1) for s in each if s.without_gaps):
-        if solid and start <= solid[-1][1]:
-            solid[-1] = solid[-1][0], max(end, solid[-1][1])
+    sizes = (math.gcd(p.geometry.itemsize, p.start_bytes) for p in placed)
+    unit = math.gcd(*sizes) or 1
+    every = {_places(some.geometry, some.start_bytes, unit) for some in placed}
+    solid: list[_Places] = []  # what has no gaps, those that touch as one
+    for each in sorted(each for each in every if each.without_gaps):
+        if solid and each.low <= solid[-1].high + 1:
+            low, stop = solid[-1].low, max(each.high, solid[-1].high) + 1
+            solid[-1] = _Places(low, (Walk(1, stop - low),))
         else:
-            solid.append((start, end))
+            solid.append(each)
     gapped = [
-        some
-        for some in each
-        if not some.without_gaps
-        and not any(start <= some.low and some.high < end for start, end in solid)
+        each
+        for each in every
+        if not each.without_gaps and not any(its.covers(each) for its in solid)
     ]
-    if len(each) == len(gapped) == 1:
+    if not gapped:
+        return sum(each.high + 1 - each.low for each in solid) * unit
+    if not solid and len(gapped) == 1:
         count = _distinct(gapped[0].walks)
         return None if count is None else count * unit
-    if not gapped:
-        return sum(end - start for start, end in solid) * unit
-    low = min(some.low for some in each)
-    places = max(some.high for some in each) - low + 1
+    low = min(each.low for each in (*solid, *gapped))
+    places = max(each.high for each in (*solid, *gapped)) - low + 1
     if places > MOST_PLACES:
         return None
     marks = 0
-    for start, end in solid:
-        marks |= ((1 << end - start) - 1) << start - low
-    for some in gapped:
-        marks |= some.marked(low, places)
+    for each in (*solid, *gapped):
+        marks |= each.marked(low, places)
     return marks.bit_count() * unit

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gpumagic.errors import first_line
 from gpumagic.report.introspection import class_name, is_array, is_truly
-from gpumagic.tensor_info import torch_private
+from gpumagic.tensor_info import objects
 from gpumagic.tensor_info.geometry import Geometry
-from gpumagic.tensor_info.objects import no_tensor
+from gpumagic.tensor_info.objects import no_tensor, own
 from gpumagic.tensor_info.overlap import Placed
 from gpumagic.tensor_info.report import Facts
-from gpumagic.tensor_info.torch_private import own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _Answer = TypeVar("_Answer")
 
@@ -79,9 +78,9 @@ def read(thing: Any, expression: str = "x") -> Reading:
     Raises:
         GpuMagicError: It is none; says what it is, and what to type.
     """
-    torch = torch_private.torch_if_imported()
+    torch = objects.torch_if_imported()
     if torch is not None and is_truly(thing, torch.Tensor):
-        with torch_private.without_overrides(torch):
+        with objects.without_overrides(torch):
             return _read_tensor(torch, thing)
     if is_array(thing):
         return _read_array(thing)
@@ -98,133 +97,106 @@ class _Kind(NamedTuple):
     has_memory: bool = True  # whether there are bytes of its own behind it
 
 
-class _Questions:
-    """Asks one thing at a time: what cannot be answered costs one remark."""
-
-    def __init__(self) -> None:
-        self.remarks: list[str] = []
-
-    def ask(self, what: str, question: Callable[[], _Answer]) -> _Answer | None:
-        """The answer, or None and a remark that says why there is none."""
-        try:
-            return question()
-        except Exception as error:  # noqa: BLE001 - whatever a backend raises
-            self.remarks.append(f"{what} is not known: {first_line(error)}")
-            return None
-
-    def numbers(self, what: str, question: Callable[[], Any]) -> tuple[int, ...] | None:
-        """A size or the like; None where it has symbols, which must not be fixed."""
-        found = self.ask(what, question)
-        if found is None or all(type(each) is int for each in found):
-            return None if found is None else tuple(found)
-        self.remarks.append(f"{what} has symbols: ({', '.join(map(str, found))})")
-        return None
+def _whole(numbers: Iterable[Any]) -> tuple[int, ...]:
+    """A size or the like; one with symbols must not be fixed by asking."""
+    found = tuple(numbers)
+    if all(type(each) is int for each in found):
+        return found
+    raise TypeError(f"it has symbols: ({', '.join(map(str, found))})")
 
 
 def _read_tensor(torch: Any, tensor: Any) -> Reading:
+    """Ask one thing at a time: what cannot be answered costs one remark."""
+    remarks: list[str] = []
+
     def mine(name: str, *given: Any) -> Any:
         found = own(torch, tensor, name)
         return found(*given) if callable(found) else found
 
-    questions = _Questions()
-    ask, numbers = questions.ask, questions.numbers
-    kind = ask("the kind", lambda: _kind_of(torch, tensor, mine))
+    def ask(what: str, question: Callable[[], _Answer]) -> _Answer | None:
+        try:
+            return question()
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises
+            remarks.append(f"{what} is not known: {first_line(error)}")
+            return None
+
+    kind = ask("the kind", lambda: next(_kinds(torch, tensor, mine)))
     kind = kind or _Kind("tensor", has_strides=False, has_memory=False)
     device = ask("the device", lambda: mine("device"))
     itemsize = ask("the itemsize", lambda: int(mine("element_size")))
     size = stride = offset = geometry = storage = memory = None
     if not kind.name.startswith(("nested", "uninitialised")):
-        size = numbers("size", lambda: mine("size"))
+        size = ask("size", lambda: _whole(mine("size")))
     if kind.has_strides:
-        stride = numbers("stride", lambda: mine("stride"))
-        offset = numbers("storage offset", lambda: (mine("storage_offset"),))
-        if None not in (size, stride, offset, itemsize):
-            geometry = Geometry(size, stride, offset[0], itemsize)  # type: ignore[arg-type,index]
-    if kind.has_strides and not kind.inner:
-        storage = ask("the storage", lambda: mine("untyped_storage"))
-    base = ask("the base", lambda: own(torch, tensor, "_base"))
-    simulated, made_up = torch_private.simulated_memory(storage)
+        stride = ask("stride", lambda: _whole(mine("stride")))
+        offset = ask("storage offset", lambda: _whole([mine("storage_offset")])[0])
+        if size is not None and stride is not None and None not in (offset, itemsize):
+            geometry = Geometry(size, stride, offset or 0, itemsize or 1)
+        if not kind.inner:
+            storage = ask("the storage", lambda: mine("untyped_storage"))
+    simulated, made_up = objects.simulated_memory(storage)
     size_bytes = None if storage is None else int(storage.nbytes())
-    if kind.has_memory and kind.has_strides and storage is not None:
-        start = ask("address", lambda: torch_private.storage_address(torch, tensor))
-        if start and size_bytes:  # all that is empty has the address 0
-            address = made_up if simulated else start
-            memory = Memory(str(device), start, size_bytes, address)
-    dtype = ask("the dtype", lambda: str(mine("dtype")).removeprefix("torch."))
+    if kind.has_memory and size_bytes:
+        start = ask("address", lambda: objects.storage_address(torch, tensor))
+        if start:  # all that is empty has the address 0
+            memory = Memory(
+                str(device), start, size_bytes, made_up if simulated else start
+            )
     return Reading(
         kind=kind.name,
-        dtype=dtype,
+        dtype=ask("the dtype", lambda: str(mine("dtype")).removeprefix("torch.")),
         device=None if device is None else str(device),
         itemsize=itemsize,
         size=size,
         stride=stride,
-        storage_offset=None if offset is None else offset[0],
+        storage_offset=offset,
         geometry=geometry,
         memory=memory,
-        identity=ask("identity", lambda: torch_private.identity(torch, tensor)),
+        identity=ask("identity", lambda: objects.identity(torch, tensor)),
         storage=None if storage is None else int(storage._cdata),  # noqa: SLF001
         storage_bytes=size_bytes,
         is_view=ask("is_view", lambda: bool(mine("_is_view"))),
-        base_shape=None if base is None else tuple(map(int, own(torch, base, "shape"))),
-        neg_bit=ask("the negative bit", lambda: bool(mine("is_neg"))),
-        conj_bit=ask("the conjugate bit", lambda: bool(mine("is_conj"))),
         requires_grad=ask("requires_grad", lambda: bool(mine("requires_grad"))),
         on_accelerator=getattr(device, "type", "cpu") not in ("cpu", "meta"),
         simulated=simulated,
         inner=tuple((name, _read_tensor(torch, part)) for name, part in kind.inner),
-        remarks=tuple(filter(None, (kind.remark, *questions.remarks))),
+        remarks=tuple(filter(None, (kind.remark, *remarks))),
     )
 
 
-def _kind_of(torch: Any, tensor: Any, mine: Callable[..., Any]) -> _Kind:
-    """The kind of a tensor, from the oddest to the plainest."""
-    for recognise in (_without_strides, _without_memory):
-        for kind in recognise(torch, tensor, mine):
-            return kind
-    if is_truly(tensor, torch.nn.Parameter):
-        return _Kind("parameter")
-    is_plain = type(tensor) is torch.Tensor
-    return _Kind("tensor" if is_plain else f"tensor ({class_name(tensor)})")
-
-
-def _without_strides(
-    torch: Any, tensor: Any, mine: Callable[..., Any]
-) -> Iterator[_Kind]:
-    """What has no strides that lead to its elements."""
+def _kinds(torch: Any, tensor: Any, mine: Callable[..., Any]) -> Iterator[_Kind]:
+    """The kinds that a tensor is of, from the oddest to the plainest."""
     if is_truly(tensor, getattr(torch.nn.parameter, "UninitializedTensorMixin", ())):
         remark = "a lazy module has not made it yet: run the module once"
         yield _Kind("uninitialised parameter", remark, has_strides=False)
-    elif mine("is_nested"):
+    if mine("is_nested"):
         remark = "its rows have sizes of their own, and no strides in common"
-        inner = tuple(torch_private.wrapped_parts(torch, tensor))
+        inner = tuple(objects.wrapped_parts(torch, tensor))
         yield _Kind("nested tensor", remark, inner, has_strides=False)
-    elif (layout := str(mine("layout")).removeprefix("torch.")) != "strided":
+    if (layout := str(mine("layout")).removeprefix("torch.")) != "strided":
         form, _, rest = layout.removeprefix("_").partition("_")
-        inner = tuple(torch_private.sparse_parts(torch, tensor, layout))
+        inner = tuple(objects.sparse_parts(torch, tensor, layout))
         remark = "it has no strides: x.to_dense() copies it into a plain tensor"
         name = f"{form} tensor{f' ({rest.upper()})' if rest else ''}"
         yield _Kind(name, remark, inner, has_strides=False)
-    elif _dispatches_in_python(torch, type(tensor)) and mine("numel"):
-        is_fake = torch_private.is_fake(tensor)
-        if not is_fake and torch_private.storage_address(torch, tensor) == 0:
-            remark = "its size is that of what it stands for; the memory is within"
-            inner = tuple(torch_private.wrapped_parts(torch, tensor))
-            name = f"wrapper ({class_name(tensor)})"
-            yield _Kind(name, remark, inner, has_strides=False)
-
-
-def _without_memory(
-    _torch: Any, tensor: Any, mine: Callable[..., Any]
-) -> Iterator[_Kind]:
-    """What has sizes and strides, and no bytes of its own behind them."""
-    remark = "no memory: sizes, strides and bytes are those of a real one"
-    if torch_private.is_fake(tensor):
-        yield _Kind("fake tensor", remark, has_memory=False)
-    elif mine("device").type == "meta":
-        yield _Kind("meta tensor", remark, has_memory=False)
-    elif mine("numel") and not mine("untyped_storage").nbytes():
+    is_fake = objects.is_fake(tensor)
+    has_code = _dispatches_in_python(torch, type(tensor)) and mine("numel")
+    if has_code and not is_fake and objects.storage_address(torch, tensor) == 0:
+        remark = "its size is that of what it stands for; the memory is within"
+        inner = tuple(objects.wrapped_parts(torch, tensor))
+        name = f"wrapper ({class_name(tensor)})"
+        yield _Kind(name, remark, inner, has_strides=False)
+    if is_fake or mine("device").type == "meta":
+        remark = "no memory: sizes, strides and bytes are those of a real one"
+        name = "fake tensor" if is_fake else "meta tensor"
+        yield _Kind(name, remark, has_memory=False)
+    if mine("numel") and not mine("untyped_storage").nbytes():
         remark = "its storage was resized to 0 bytes, as sharded training does"
         yield _Kind("tensor without storage", remark, has_memory=False)
+    if is_truly(tensor, torch.nn.Parameter):
+        yield _Kind("parameter")
+    is_plain = type(tensor) is torch.Tensor
+    yield _Kind("tensor" if is_plain else f"tensor ({class_name(tensor)})")
 
 
 def _dispatches_in_python(torch: Any, kind: type) -> bool:
@@ -266,7 +238,6 @@ def _read_array(array: Any) -> Reading:
     else:
         stride = tuple(step // itemsize for step in steps)
         geometry = Geometry(size, stride, offset_bytes // itemsize, itemsize)
-    base = of(array, "base")
     name = class_name(array)
     return Reading(
         kind="numpy array" if name == "ndarray" else f"numpy array ({name})",
@@ -279,7 +250,6 @@ def _read_array(array: Any) -> Reading:
         geometry=geometry,
         memory=Memory("cpu", start, reach, start) if reach else None,
         storage_bytes=reach,
-        is_view=base is not None,
-        base_shape=tuple(of(base, "shape")) if is_array(base) else None,
+        is_view=of(array, "base") is not None,
         remarks=tuple(remarks),
     )

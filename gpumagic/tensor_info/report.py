@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.report.record import Record, Report
-from gpumagic.tensor_info.merging import View
+from gpumagic.tensor_info.geometry import View
 from gpumagic.tensor_info.overlap import Shared
 
 if TYPE_CHECKING:
     from gpumagic.tensor_info.geometry import WarpRead
-    from gpumagic.tensor_info.merging import Merge
 
 
 @dataclass(frozen=True)
@@ -31,9 +30,6 @@ class Facts(Record):
     storage_offset: int | None = None
     storage_bytes: int | None = None
     is_view: bool | None = None
-    base_shape: tuple[int, ...] | None = None  # of the tensor it keeps alive
-    neg_bit: bool | None = None
-    conj_bit: bool | None = None
     requires_grad: bool | None = None
     on_accelerator: bool = False
     simulated: bool = False
@@ -52,11 +48,9 @@ class TensorReport(Facts, Report):
     operators_treat_as: str | None = None  # the memory format of what they return
     dim_order: tuple[int, ...] | None = None  # slowest first; None if not dense
 
-    overlap: str | None = None  # "yes", "no", "not decided"
-    overlap_why: str = ""
-    distinct_elements: int | None = None
-    first_element: int | None = None  # places in the storage, in elements
-    last_element: int | None = None
+    # whether two indices lead to one element; None where that is not decided
+    overlaps_itself: bool | None = None
+    last_element: int | None = None  # its place in the storage, in elements
     holes_in_span: int | None = None
 
     logical_bytes: int | None = None
@@ -64,11 +58,9 @@ class TensorReport(Facts, Report):
     span_bytes: int | None = None
     address: int | None = None  # of the first element; None where there is none
 
-    free_merges: tuple[Merge, ...] | None = None
     view_flat: bool | None = None  # whether .view(-1) works
 
-    # from its address, or from 0 where there is none
-    warp_along_dim: tuple[WarpRead, ...] | None = None
+    warp_along_dim: tuple[WarpRead, ...] = ()  # none where its address is unknown
 
     values: ValueSummary | None = None  # only where they were asked for
     inner: tuple[TensorReport, ...] = ()  # what a wrapper is made of
@@ -78,19 +70,6 @@ class TensorReport(Facts, Report):
         from gpumagic.tensor_info import answer_tensor
 
         return answer_tensor.draw(self)
-
-    @property
-    def contiguous_allocates_bytes(self) -> int | None:
-        """What `.contiguous()` copies."""
-        return 0 if self.is_contiguous else self.logical_bytes
-
-    @property
-    def unused_storage_bytes(self) -> int | None:
-        """What it keeps alive and does not reach; None where that is not known."""
-        if self.storage_bytes is None or self.touched_bytes is None:
-            return None
-        unused = self.storage_bytes - self.touched_bytes
-        return unused if unused >= 0 else None
 
 
 @dataclass(frozen=True)
@@ -104,9 +83,9 @@ class ValueSummary(Record):
     minimum: float | None
     maximum: float | None
     mean: float | None
-    nan_count: int | None
-    inf_count: int | None  # of both signs
-    zero_count: int | None
+    nan_count: int
+    inf_count: int  # of both signs
+    zero_count: int
     first_nan: tuple[int, ...] | None = None  # its index
     first_inf: tuple[int, ...] | None = None
     heat: HeatMap | None = None
@@ -121,7 +100,6 @@ class HeatMap(Record):
     block: tuple[int, int]  # the rows and columns of one tile
     means: tuple[tuple[float | None, ...], ...]  # None where nothing is finite
     marks: tuple[tuple[str, ...], ...]  # "nan", "inf" where a block has any
-    magnitudes: bool = False  # of complex values
 
 
 @dataclass(frozen=True)
@@ -163,10 +141,8 @@ class CompareReport(Report):
         from gpumagic.tensor_info import answer_several, answer_tensor
 
         if len(self.tensors) == 1:
-            failures = self.remarks
-            return answer_tensor.draw(
-                self.tensors[0], warp=self.warp, failures=failures
-            )
+            (alone,) = self.tensors
+            return answer_tensor.draw(alone, warp=self.warp, failures=self.remarks)
         return answer_several.draw_comparison(self)
 
 
@@ -202,8 +178,6 @@ class AliasReport(Report):
     """Which names of a namespace share memory, the largest first."""
 
     groups: tuple[Group, ...]
-    alone: int  # tensors in no group
-    alone_bytes: int
     complete: bool = True  # False where the search was cut short
     remarks: tuple[str, ...] = ()
     simulated: bool = False  # whether some of them lie on a simulated GPU
@@ -232,7 +206,7 @@ class Node(Record):
     dtypes: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     size: tuple[int, ...] | None = None  # of a tensor
-    odd: tuple[str, ...] = ()  # of a tensor, in words: "frozen"
+    odd: str = ""  # of a tensor: "frozen" or "not registered"
     nan_count: int | None = None  # where the values were asked for
     inf_count: int | None = None
     children: tuple[Node, ...] = ()
@@ -256,7 +230,7 @@ class Oddity(Record):
     kind: str  # "NaN or inf", "several devices", "not registered", "frozen", "tied"
     names: tuple[str, ...]
     elements: int
-    said: tuple[str, ...]  # what is odd about each
+    said: str  # what is odd about the first; where it is tied, its other name
 
 
 @dataclass(frozen=True)

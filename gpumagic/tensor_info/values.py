@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import first_line
 from gpumagic.report.introspection import is_array
-from gpumagic.tensor_info import torch_private
+from gpumagic.tensor_info import objects
 from gpumagic.tensor_info.report import HeatMap, ValueSummary
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def summarise(x: Any, *, heat: bool = True) -> tuple[ValueSummary | None, str]:
 
             array = np.asarray(x)
             return _summary(np, array, array.strides, {}, heat=heat), ""
-        torch = torch_private.torch_if_imported()
-        with torch_private.without_overrides(torch), torch.no_grad():
-            plain = torch_private.own(torch, x, "detach")()
+        torch = objects.torch_if_imported()
+        with objects.without_overrides(torch), torch.no_grad():
+            plain = objects.own(torch, x, "detach")()
             strides = plain.stride() if plain.layout == torch.strided else ()
             where = {"device": plain.device}
             return _summary(torch, plain, strides, where, heat=heat), ""
@@ -170,7 +170,7 @@ def _summary(
         first_inf=min(
             (_index(p, f.first_inf) for p, f in pairs if f.infs), default=None
         ),
-        heat=_heat(tiles, pairs, magnitudes=is_complex),
+        heat=None if is_complex else _heat(tiles, pairs),
     )
 
 
@@ -221,9 +221,7 @@ def _index(piece: _Piece, number: float) -> Index:
     return tuple(reversed(index))
 
 
-def _heat(
-    tiles: _Tiles, pairs: list[tuple[_Piece, _Figures]], *, magnitudes: bool
-) -> HeatMap | None:
+def _heat(tiles: _Tiles, pairs: list[tuple[_Piece, _Figures]]) -> HeatMap | None:
     """The mean of what is finite in each tile."""
     if tiles.column_dim is None or not pairs:
         return None
@@ -243,5 +241,4 @@ def _heat(
             tuple("nan" if nans else "inf" if infs else "" for *_, nans, infs in row)
             for row in grid
         ),
-        magnitudes,
     )

@@ -29,19 +29,7 @@ _AUDIT = """([outputs, only]) => axe.run(outputs, {
 def serious_faults(
     page: Page, *, fewest_judged: int, contrast_alone: bool = False
 ) -> dict[str, list[str]]:
-    """The elements that would shut somebody out, by axe-core's name for the fault.
-
-    Args:
-        page: Where our outputs are.
-
-        fewest_judged: How many texts must have had their contrast judged, or nothing
-            is proved.
-
-        contrast_alone: Where nothing else can differ from a page that was judged.
-
-    Returns:
-        Also, as "undecided", texts whose contrast axe-core could not judge.
-    """
+    """The elements that would shut somebody out, by axe-core's name for the fault."""
     rules = _audit(page, contrast_alone=contrast_alone)
     contrast = rules[_CONTRAST]
     judged = contrast["passes"]

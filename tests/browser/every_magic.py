@@ -85,7 +85,6 @@ HOW_LONG = (
         "nothing makes it wait",
     ),
     Typed("%cuda_sync_time --repeat 300ms x @ x", "simulated H100"),
-    Typed("%cuda_sync_time log", "In ["),
     Typed("%cuda_sync_time --repeat=soon x @ x", "=soon", fails=True),
 )
 

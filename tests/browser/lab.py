@@ -59,19 +59,11 @@ _OPTIONS = (
 
 @dataclass(frozen=True)
 class Lab:
-    """A running server.
+    """A running server."""
 
-    Args:
-        folder: All that it knows; notebooks are in `root` below it.
-
-        token: What opens it.
-
-        url: Where it is.
-    """
-
-    folder: Path
-    token: str
-    url: str
+    folder: Path  # all that it knows; notebooks are in `root` below it
+    token: str  # what opens it
+    url: str  # where it is
 
     @property
     def root(self) -> Path:

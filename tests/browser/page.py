@@ -54,28 +54,16 @@ VIEWS = {
 
 @dataclass
 class Opened:
-    """One notebook on one page.
+    """One notebook on one page."""
 
-    Args:
-        page: The page of the browser.
-
-        name: What its pictures are named after.
-
-        trusted: Whether Jupyter is to trust the notebook.
-
-        outputs: The HTML that its cells have stored, by what was displayed.
-
-        complaints: What the page has written to its console as errors.
-
-        seen_as: How it is looked at now; None as it was opened.
-    """
-
-    page: Page
-    name: str
-    trusted: bool = False
+    page: Page  # the page of the browser
+    name: str  # what its pictures are named after
+    trusted: bool = False  # whether Jupyter is to trust the notebook
+    # the HTML that its cells have stored, by what was displayed
     outputs: dict[str, str] = field(default_factory=dict)
+    # what the page has written to its console as errors
     complaints: list[str] = field(default_factory=list)
-    seen_as: View | None = None
+    seen_as: View | None = None  # how it is looked at now; None as it was opened
 
     def look(self, what: str) -> dict:
         """What is to be said of each output, by the output's name."""

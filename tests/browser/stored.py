@@ -37,11 +37,7 @@ def stored_errors(notebook: Path) -> dict[str, str]:
 
 
 def save_stranger(notebook: Path) -> str:
-    """Write the same as if it came from elsewhere: Jupyter has not signed this one.
-
-    Returns:
-        The name of the file, which lies beside the other.
-    """
+    """Write the same as if it came from elsewhere: Jupyter has not signed this one."""
     saved = json.loads(notebook.read_text(encoding="utf-8"))
     saved["metadata"]["from"] = "elsewhere"
     stranger = notebook.with_stem(f"{notebook.stem}-stranger")

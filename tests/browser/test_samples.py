@@ -26,7 +26,6 @@ WIDE_BY_WORDS = frozenset(
         "cuda_sync_time-profile-two-streams",
         "gpu_mem-cell-hostile",
         "gpu_mem-cell-lines",
-        "gpu_mem-cell-lines-partial",
         "gpu_doctor-mixed-and-out-of-reach",
         "gpu_select-differing",
         "gpu_select-dry-run-too-late",

@@ -27,19 +27,19 @@ OFFERED = {
     "%gpu_select f": {"free"},
     "%gpu_mem ma": {"map"},
     "%gpu_mem ": {"map", "leaks", "free", "why", "fit", "live", "on", "off"},
-    "%cuda_sync_time ": {"log", "on", "off", "train_dl"},
+    "%cuda_sync_time ": {"on", "off", "train_dl"},
     "%cuda_sync_time --vs ba": {"baseline"},
     "%tensor_info train_": {"train_dl", "train_short"},
     "%%cuda_sync_time --": {"--repeat", "--profile", "--vs"},
     "%cuda_sync_time --l": {"--lines", "--live"},
-    "%gpu_mem --": {"--lines", "--cache"},
+    "%gpu_mem --": {"--lines"},
     "%gpu_open --": {"--compare", "--replay"},
     "%gpu_open kep": {"kept.json"},
     "%tensor_info --": {"--view", "--alias", "--values"},
     "%pin_loader --": {"--diagnose", "--workers", "--watch"},
     "%pin_loader train": {"train_dl", "train_short"},
     "%pin_loader train_dl --device ": {"cpu", "sim:0", "sim:1"},
-    "report = %gpu_mem --": {"--json", "--cache"},
+    "report = %gpu_mem --": {"--json", "--lines"},
 }
 BEFORE = """
 import gpumagic, torch

@@ -10,10 +10,9 @@ import dataclasses
 import math
 
 from gpumagic.cuda_sync_time.answer_compare import ComparisonReport
-from gpumagic.cuda_sync_time.answer_log import LogEntry, LogReport
-from gpumagic.cuda_sync_time.answer_races import RaceReport
 from gpumagic.cuda_sync_time.answer_repeat import RepeatedReport
 from gpumagic.cuda_sync_time.answer_run import TimingReport
+from gpumagic.cuda_sync_time.one_run import RaceReport
 from gpumagic.cuda_sync_time.records import (
     Activity,
     DeviceTime,
@@ -47,7 +46,6 @@ H100 = Setting(
     devices=((0, "NVIDIA H100 80GB HBM3"),),
     floor_s=21 * US,
     torch_version="2.6.0+cu126",
-    driver_version="560.35.05",
 )
 SIMULATED = Setting(
     kind="sim",
@@ -110,11 +108,6 @@ SYNCING = dataclasses.replace(
         20.1 * MS,
     ),
 )
-OVERLAPPED = TimingReport(
-    Code("y = train_step(batch)", name="step", cell=6),
-    H100,
-    Run(31.4 * MS, 19.8 * MS, tail_s=0.0, backlog_s=0.0),
-)
 TAIL = TimingReport(
     Code("with torch.cuda.stream(side):\n    z = x @ x", cell=7),
     TWO,
@@ -128,7 +121,6 @@ TAIL = TimingReport(
     (
         Flag(FlagKind.BACKLOG, 33.4 * MS),
         Flag(FlagKind.TAIL, 50.2 * MS),
-        Flag(FlagKind.THREADS, 2, ("loader-0", "loader-1")),
     ),
 )
 ON_CPU = TimingReport(
@@ -259,10 +251,8 @@ EVERY_FLAG = tuple(
         {
             FlagKind.BACKLOG: 1.31,
             FlagKind.TAIL: 8.1 * MS,
-            FlagKind.CLOCK: -0.08,
         }.get(kind, 3),
         {
-            FlagKind.THREADS: ("loader-0", "loader-1"),
             FlagKind.LIMITED: ("power limit", "heat"),
             FlagKind.UNWATCHED: ("no waits could be noted: no such mode",),
             FlagKind.NOT_DRAINED: ("RuntimeError: CUDA error",),
@@ -376,10 +366,6 @@ NOISY = repeated(
     (*wobble(20, 2.1 * MS, 0.05), *wobble(14, 3.4 * MS, 0.04), 21.0 * MS),
     flags=(Flag(FlagKind.UNSTEADY), Flag(FlagKind.OUT_OF_TIME)),
 )
-EXACT = dataclasses.replace(
-    repeated((0.42 * MS,) * 10, 16, Mode.THROUGHPUT), setting=SIMULATED
-)
-
 # -------------------------------------------------------------------- comparison
 
 
@@ -438,37 +424,11 @@ READING = TimingReport(
     ),
 )
 
-# ------------------------------------------------------------------------- logs
-
-LOG = LogReport(
-    tuple(
-        LogEntry(
-            Code(f"y = step({at})", name="warm" if at == 1 else None, cell=at + 2),
-            "cuda",
-            "",
-            seconds,
-            naive_s=None if at == 4 else seconds / (at + 1.3),
-            failed=at == 7,
-            flags=(
-                (FlagKind.FIRST_USE, FlagKind.DRIVER_CALLS)
-                if at == 0
-                else (FlagKind.TAIL,)
-                if at == 5
-                else ()
-            ),
-        )
-        for at, seconds in enumerate(
-            (1.9, 0.084, 0.085, 0.2, 0.0012, 0.3, 0.09, 0.012, 0.11, 0.1, 0.09, 0.42)
-        )
-    )
-)
 HOSTILE_RUN = TimingReport(
     Code(HOSTILE, name=HOSTILE, cell=13),
-    dataclasses.replace(
-        H100, devices=((0, HOSTILE),), torch_version=HOSTILE, driver_version=WIDE
-    ),
+    dataclasses.replace(H100, devices=((0, HOSTILE),), torch_version=WIDE),
     Run(0.05, 0.01, tail_s=0.0, backlog_s=0.0),
-    (Flag(FlagKind.THREADS, 2, (HOSTILE, WIDE)),),
+    (Flag(FlagKind.LIMITED, 2, (HOSTILE, WIDE), 0),),
     syncs=(SyncPoint(HOSTILE, CodeLine(HOSTILE, HOSTILE), 2, 0.01),),
     profile=profile(
         (
@@ -494,7 +454,7 @@ BY_LINE = dataclasses.replace(
     lines=(
         _line(2, "for images, labels in loader:", 11, 200 * US, 0.0, 0),
         _line(3, "images = images.cuda(non_blocking=True)", 10, 80 * US, 1.1 * MS, 10),
-        _line(4, "loss = step(images, labels)", 10, 310 * US, 900 * US, 40, 1.8 * MS),
+        _line(4, "loss = step(images, labels)", 10, 310 * US, 900 * US, 40),
         _line(5, "loss.backward()", 10, 520 * US, 2.7 * MS, 80),
         _line(6, "optimizer.step()", 10, 190 * US, 50 * US, 10),
         _line(7, "total += loss.item()", 10, 2.95 * MS, 2 * US, 10),
@@ -505,7 +465,6 @@ BY_LINE = dataclasses.replace(
             300 * US,
             900 * US,
             40,
-            1.8 * MS,
         ),
     ),
 )
@@ -556,6 +515,5 @@ SAMPLES = (
     ("races", RACES),
     ("lines", BY_LINE),
     ("operators", OPERATORS),
-    ("log", LOG),
     ("hostile", HOSTILE_RUN),
 )

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.cuda_sync_time.environment_changes import (
+from gpumagic.cuda_sync_time.instruments import (
     Environment,
     EnvironmentWatch,
     flags_between,
 )
 from gpumagic.cuda_sync_time.records import Flag, FlagKind
 from gpumagic.devices import torch_private
-from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.protocols import GpuLoad
-from gpumagic.devices.waiting import HELPER_NAME
 from tests.devices.standin_runtime import StandinDevice
 
 
@@ -24,14 +21,14 @@ def quiet(**changes):
     """A started device and nothing to tell of it, but for what is changed."""
     usual = {
         "counters": {0: {"num_device_alloc": 5, "num_device_free": 1}},
-        "loads": {0: GpuLoad(0, sm_clock_mhz=1900, limiters=(), other_processes=0)},
+        "loads": {0: GpuLoad(0, limiters=(), other_processes=0)},
     }
     return Environment(**(usual | changes))
 
 
 def load(**changes):
     """The load of one GPU that is as usual, but for what is changed."""
-    return {0: GpuLoad(0, **({"sm_clock_mhz": 1900} | changes))}
+    return {0: GpuLoad(0, **changes)}
 
 
 NOW_AND_THEN = {
@@ -49,11 +46,6 @@ NOW_AND_THEN = {
         quiet(libraries={0: frozenset({"cuDNN"})}),
         quiet(libraries={0: frozenset({"cuDNN", "cuBLAS"})}),
         Flag(FlagKind.FIRST_USE, names=("cuBLAS",), device=0),
-    ),
-    FlagKind.RETRIES: (
-        quiet(counters={0: {}}),
-        quiet(counters={0: {"num_alloc_retries": 1}}),
-        Flag(FlagKind.RETRIES, amount=1, device=0),
     ),
     FlagKind.COMPILED: (
         quiet(compilations=2),
@@ -81,24 +73,6 @@ def test_a_difference_is_one_flag_with_its_figure(kind):
     assert flags_between(before, after) == (flag,)
 
 
-@pytest.mark.parametrize(
-    ("then", "now", "change"),
-    [(1980, 1000, -0.4949), (345, 1980, 4.739), (1900, 1810, None), (None, 9, None)],
-)
-def test_a_clock_that_moved_is_told_beyond_five_percent(then, now, change):
-    """Up and down alike; an unknown clock has not moved."""
-    flags = flags_between(
-        quiet(loads=load(sm_clock_mhz=then)), quiet(loads=load(sm_clock_mhz=now))
-    )
-
-    if change is None:
-        assert flags == ()
-    else:
-        (flag,) = flags
-        assert flag.kind is FlagKind.CLOCK
-        assert flag.amount == pytest.approx(change, rel=1e-3)
-
-
 def test_what_is_unknown_raises_no_flag():
     """A load without answers, counters that are not there, compilations untold."""
     unknown = quiet(counters={0: None}, loads={0: GpuLoad(0)}, compilations=None)
@@ -106,28 +80,6 @@ def test_what_is_unknown_raises_no_flag():
     assert flags_between(unknown, unknown) == ()
     assert flags_between(quiet(), unknown) == ()
     assert flags_between(unknown, quiet(compilations=9, counters={0: {}})) == ()
-
-
-def test_only_new_threads_that_still_run_are_told():
-    """Not those that ran before, nor those that have ended, nor our own."""
-    stop = threading.Event()
-    names = ("before", "loader", HELPER_NAME, "gpumagic-alarm", "ended")
-    old, *new, ended = (
-        threading.Thread(target=stop.wait, name=name, daemon=True) for name in names
-    )
-    old.start()
-    before = Environment.now(CpuRuntime(), None)
-    for thread in new:
-        thread.start()
-    after = Environment.now(CpuRuntime(), None)
-    flags = flags_between(before, after)
-    stop.set()
-    for thread in (old, *new):
-        thread.join()
-
-    assert flags == (Flag(FlagKind.THREADS, amount=1, names=("loader",)),)
-    assert flags_between(before, after) == ()  # by now it has ended
-    assert not ended.is_alive()
 
 
 @pytest.mark.parametrize(

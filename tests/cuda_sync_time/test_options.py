@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.cuda_sync_time.magic import TimeMagics
-from gpumagic.cuda_sync_time.options import Options
-from gpumagic.cuda_sync_time.records import Mode
+from gpumagic.cuda_sync_time.records import Mode, Options
 from gpumagic.errors import GpuMagicError
 from gpumagic.notebook import arguments
 
@@ -18,12 +17,6 @@ def request_of(line):
     return Options.of(options, typed="%%")
 
 
-@pytest.mark.parametrize("line", ["--repeat", "--repeat 5", "--vs base"])
-def test_whatever_speaks_of_samples_repeats(line):
-    """Each option that only makes sense for many runs asks for many runs."""
-    assert request_of(line).repeats
-
-
 def test_one_option_says_how_to_repeat():
     """How to wait, how many samples and how long stand behind `--repeat`."""
     one = request_of("--repeat=latency,100,300ms")
@@ -31,6 +24,7 @@ def test_one_option_says_how_to_repeat():
     assert (one.mode, one.samples, one.budget_s) == (Mode.LATENCY, 100, 0.3)
     assert request_of("--repeat throughput").mode is Mode.THROUGHPUT
     assert request_of("--trace run.json").traces
+    assert request_of("--vs base").repeats
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Sampling on a clock that moves only by what codes are said to take."""
+"""Sampling, alone and in turn, on a clock that moves only by what codes take."""
 
 # ruff: noqa: S311 -- noise, no secrets
 
@@ -8,13 +8,16 @@ import gc
 import math
 import random
 import weakref
+from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpumagic.cuda_sync_time import sampling
-from gpumagic.cuda_sync_time.options import Options
-from gpumagic.cuda_sync_time.records import FlagKind, Mode
-from gpumagic.cuda_sync_time.sampling import take
+from gpumagic.cuda_sync_time.records import FlagKind, Mode, Options
+from gpumagic.cuda_sync_time.sampling import in_turn, take
+from gpumagic.report.robust import Verdict, verdict_of
 
 FLOOR_S = 20e-6
 
@@ -89,9 +92,6 @@ def kinds(flags):
     return {flag.kind for flag in flags}
 
 
-# --------------------------------------------------------------- mode, calls
-
-
 def test_short_calls_are_measured_many_at_once(runtime):
     """A sample of short calls is a hundred floors long, by a power of two."""
     samples, _ = take(
@@ -101,9 +101,6 @@ def test_short_calls_are_measured_many_at_once(runtime):
     assert samples.mode is Mode.THROUGHPUT
     assert samples.calls == 128  # 128 * 20 us: the first above 2 ms
     assert samples.median_s == pytest.approx(20e-6 + 5e-6 / 128, rel=1e-4)
-
-
-# ------------------------------------------------------------- first, warm-up
 
 
 def test_the_first_run_stands_alone(runtime):
@@ -128,15 +125,6 @@ def test_warming_up_waits_for_a_clock_that_rises(runtime):
     assert FlagKind.UNSTEADY not in kinds(flags)
 
 
-def test_a_warm_up_that_never_becomes_steady_is_told(runtime):
-    """Code that becomes slower with each call is not steady in any time."""
-    body = runtime.code(lambda number: 2e-3 * 1.05**number)
-
-    _, flags = take(body, runtime, Options(budget_s=2), floor_s=FLOOR_S)
-
-    assert FlagKind.UNSTEADY in kinds(flags)
-
-
 def test_noise_is_not_taken_for_movement():
     """Stretches that differ by chance alone are no warning."""
     unsteady = 0
@@ -148,20 +136,6 @@ def test_noise_is_not_taken_for_movement():
         unsteady += FlagKind.UNSTEADY in kinds(flags)
 
     assert unsteady <= 3
-
-
-# ---------------------------------------------------------------- when to stop
-
-
-def test_steady_code_is_done_quickly(runtime):
-    """Equal samples have an interval without width at the first looks."""
-    samples, flags = take(
-        runtime.code(lambda _: 2e-3), runtime, Options(), floor_s=FLOOR_S
-    )
-
-    assert 10 <= len(samples.seconds) <= 12
-    assert samples.interval.low == samples.interval.high == samples.median_s
-    assert flags == ()
 
 
 @pytest.mark.parametrize("settles_in_s", [0.02, 0.1, 0.2])
@@ -225,9 +199,6 @@ def test_the_interval_holds_the_median_although_it_decides_when_to_stop():
     assert inside / repeats > 0.925  # 0.95, less two standard errors
 
 
-# ------------------------------------------------------------- what disturbs it
-
-
 @pytest.mark.parametrize("was_on", [True, False])
 def test_the_collector_is_off_and_then_as_it_was(runtime, was_on):
     """Python collects nothing during samples, whether it does so otherwise or not."""
@@ -268,20 +239,6 @@ def test_garbage_does_not_pile_up(runtime):
     assert max(most) < 50 * 300 / 4
 
 
-def test_memory_from_the_driver_during_samples_is_told(runtime):
-    """A sample in which the driver was asked for memory was not in a steady state."""
-    body = runtime.code(lambda _: 2e-3)
-
-    def taking(calls):
-        runtime.counters["num_device_alloc"] += 1
-        body(calls)
-
-    samples, flags = take(taking, runtime, Options(samples=9), floor_s=FLOOR_S)
-
-    assert len(samples.seconds) == 9
-    assert [f.amount for f in flags if f.kind is FlagKind.DRIVER_CALLS] == [9]
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 @pytest.mark.parametrize("at", [0, 5, 60])
 def test_an_interrupt_goes_through_and_leaves_all_idle(runtime, error, at):
@@ -300,33 +257,182 @@ def test_an_interrupt_goes_through_and_leaves_all_idle(runtime, error, at):
     assert gc.isenabled()
 
 
-def test_an_error_of_the_device_does_not_hide_that_of_the_code(runtime):
-    """After a failed launch waiting fails as well, and says less."""
-
-    def body(_):
-        runtime.synchronize = lambda: 1 / 0
-        raise ValueError("mine")
-
-    with pytest.raises(ValueError, match="mine"):
-        take(body, runtime, Options(), floor_s=FLOOR_S)
-
-
-# ------------------------------------------------------------------- progress
-
-
-def test_a_slow_simulation_is_sampled_until_it_says_something(monkeypatch):
-    """Values that take this machine long leave samples enough for an interval."""
+def test_a_slow_simulation_is_waited_for_until_it_says_something(monkeypatch):
+    """Values that take this machine long leave enough samples for an interval."""
     here_s = [0.0]
     monkeypatch.setattr(sampling, "perf_counter", lambda: here_s[0])
 
-    def samples_where_each_takes(seconds):
+    def where_each_takes(seconds):
         def call(_):
             here_s[0] += seconds
             return 0.002
 
-        runtime = NoisyRuntime(sync_s=5e-6)
-        body = runtime.code(call)
-        return take(body, runtime, Options(budget_s=1.0), floor_s=FLOOR_S)[0]
+        runtime, plan = NoisyRuntime(sync_s=5e-6), Options(budget_s=1.0)
+        samples, _ = take(runtime.code(call), runtime, plan, floor_s=FLOOR_S)
+        return len(samples.seconds), *compared(call, call, plan)
 
-    assert len(samples_where_each_takes(1.2).seconds) == 6
-    assert len(samples_where_each_takes(19.0).seconds) == 1
+    alone, patient, _ = where_each_takes(0.5)
+    one, hopeless, flags = where_each_takes(19.0)
+
+    assert alone >= 6
+    assert len(patient.pairs) == 6
+    assert patient.verdict is Verdict.SAME
+    assert one == len(hopeless.pairs) == 1
+    assert FlagKind.OUT_OF_TIME in kinds(flags)
+
+
+# -------------------------------------------------------------------- two in turn
+
+RUNS = 400
+
+
+def compared(base, newer, plan=None, *, seed=0, runtime=None):
+    """What two codes in turn came to, each given by the seconds of its calls."""
+    runtime = runtime or NoisyRuntime(sync_s=5e-6)
+    bodies = runtime.code(base), runtime.code(newer)
+    plan = plan or Options(budget_s=0.3)
+    chance = random.Random(seed)
+    return in_turn(bodies, runtime, plan, floor_s=FLOOR_S, random=chance)[1:]
+
+
+def calm(seed):
+    """Noise much smaller than what counts as an effect."""
+    return noise(seed, 0.004), noise(seed + RUNS, 0.004)
+
+
+def wild(seed):
+    """Noise that hides effects many times the limit."""
+    return noise(seed, 0.3), noise(seed + RUNS, 0.3)
+
+
+def drifting(seed):
+    """A machine that slows down, and wanders about, while it is measured."""
+    chance, state = random.Random(seed), [1.0, 0.0]
+
+    def seconds(_):
+        state[0] *= 1.002
+        state[1] = 0.95 * state[1] + chance.gauss(0, 0.05)
+        return 2e-3 * state[0] * math.exp(state[1])
+
+    return seconds, seconds
+
+
+def humped(seed):
+    """Two ways of running, by chance, one and a half times apart."""
+    chance, steps = random.Random(seed), noise(seed, 0.05)
+
+    def seconds(number):
+        return steps(number) * (1.5 if chance.random() < 0.4 else 1.0)
+
+    return seconds, seconds
+
+
+def tailed(seed):
+    """A tail so long that a mean would be anything."""
+    chance = random.Random(seed)
+
+    def seconds(_):
+        return 2e-3 * (1 + 0.1 * chance.paretovariate(1))
+
+    return seconds, seconds
+
+
+@pytest.mark.parametrize("shape", [calm, wild, drifting, humped, tailed])
+def test_a_code_is_rarely_faster_than_itself(shape):
+    """Of four hundred comparisons of equal codes less than 5 % see a difference.
+
+    Each is whole: warming up, calls, the end by the budget.
+    """
+    verdicts = Counter()
+
+    for seed in range(RUNS):
+        found, _ = compared(*shape(seed), seed=seed)
+        verdicts[found.verdict] += 1
+
+    assert verdicts[Verdict.FASTER] + verdicts[Verdict.SLOWER] < 0.05 * RUNS
+    if shape is calm:
+        assert verdicts[Verdict.SAME] > 0.95 * RUNS
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"), [(1.03, Verdict.SLOWER), (0.97, Verdict.FASTER)]
+)
+def test_three_percent_are_found_at_two_percent_noise(ratio, verdict):
+    """In half a second of samples of two milliseconds."""
+    found = Counter(
+        compared(
+            noise(seed, 0.02),
+            noise(seed + RUNS, 0.02, middle=ratio * 2e-3),
+            Options(budget_s=0.5),
+            seed=seed,
+        )[0].verdict
+        for seed in range(50)
+    )
+
+    assert found[verdict] == 50
+
+
+def test_who_goes_second_is_not_what_is_measured():
+    """A code that finds the caches of the other one warm gains nothing by it."""
+    runtime, last = NoisyRuntime(), [None]
+
+    def code(name):
+        def body(calls):
+            warm = last[0] is not None and last[0] is not name
+            runtime.busy_s += calls * (1.9e-3 if warm else 2e-3)
+            last[0] = None if warm else name
+
+        return body
+
+    bodies, chance = (code("base"), code("newer")), random.Random(0)
+    plan = Options(budget_s=0.3)
+    _, found, _ = in_turn(bodies, runtime, plan, floor_s=FLOOR_S, random=chance)
+
+    assert found.verdict is Verdict.CANNOT_TELL
+    newer_second = [newer < base for base, newer in found.pairs]
+    assert abs(sum(newer_second) / len(newer_second) - 0.5) < 0.05
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e3)), min_size=1))
+def test_swapping_the_codes_turns_the_verdict(pairs):
+    """Faster becomes slower and a ratio its inverse; zeros break nothing."""
+    turned = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
+
+    one = verdict_of(pairs)
+    other = verdict_of([(newer, base) for base, newer in pairs])
+
+    assert other.verdict is turned.get(one.verdict, one.verdict)
+    assert math.log(other.ratio) == pytest.approx(-math.log(one.ratio), abs=1e-9)
+    assert other.more_pairs == pytest.approx(one.more_pairs, abs=1)
+
+
+def test_pairs_come_in_balanced_blocks_of_random_order():
+    """Each code goes first as often as the other, and nobody can tell when."""
+    order = []
+
+    compared(
+        lambda _: order.append("b") or 2e-3,
+        lambda _: order.append("n") or 2e-3,
+        Options(samples=40),
+        seed=3,
+    )
+    sampled = "".join(order)[-80:]
+    blocks = [sampled[start : start + 4] for start in range(0, 80, 4)]
+
+    assert set(blocks) == {"bnnb", "nbbn"}
+    assert 4 <= blocks.count("bnnb") <= 16
+
+
+def test_no_result_ends_it_early():
+    """A clear difference takes the budget as an unclear one does."""
+    runtimes = [NoisyRuntime(), NoisyRuntime()]
+
+    clear, flags = compared(lambda _: 2e-3, lambda _: 6e-3, runtime=runtimes[0])
+    unclear, unclear_flags = compared(noise(1, 0.3), noise(2, 0.3), runtime=runtimes[1])
+
+    assert clear.verdict is Verdict.SLOWER
+    assert unclear.verdict is Verdict.CANNOT_TELL
+    assert all(each.now_s == pytest.approx(0.3, rel=0.2) for each in runtimes)
+    assert kinds(flags) == set()
+    assert kinds(unclear_flags) == {FlagKind.OUT_OF_TIME}

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.devices import busy
-from gpumagic.devices.busy import Busy
+from gpumagic.devices import accelerator
+from gpumagic.devices.accelerator import Busy
 from tests.devices.standin_runtime import Event, StandinDevice
 
 HZ = 2e9
@@ -35,7 +35,7 @@ def kept_busy_s(device, monkeypatch):
         _sleep=lambda cycles: device.busy(cycles / HZ),
         device=lambda _: contextlib.nullcontext(),
     )
-    monkeypatch.setattr(busy, "_module", lambda _: module)
+    monkeypatch.setattr(accelerator, "_module", lambda _: module)
     kept = Busy(device, 0)
     device.rest()
     kept.submit(0.1)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpumagic.devices import torch_profiler, tracing  # noqa: E402
+from gpumagic.devices import tracing  # noqa: E402
 from gpumagic.errors import DeviceError  # noqa: E402
 from gpumagic.report.events import SpanKind  # noqa: E402
 
@@ -117,17 +116,17 @@ def test_code_with_a_profiler_of_its_own_is_survived(square):
 
 def test_cuda_is_not_started_by_tracing(monkeypatch):
     """Where CUDA could be used and has not been, torch's profiler would start it."""
-    from gpumagic.devices import torch_profiler
+    from gpumagic.devices import tracing
 
-    monkeypatch.setattr(torch_profiler, "why_no_cuda", lambda _: None)
-    monkeypatch.setattr(torch_profiler, "driver_initialised", lambda: False)
+    monkeypatch.setattr(tracing, "why_no_cuda", lambda _: None)
+    monkeypatch.setattr(tracing, "driver_initialised", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
 
     with pytest.raises(DeviceError, match="would start CUDA") as refused:
         traced(lambda: pytest.fail("the code has run"))
     assert "torch.zeros" in refused.value.hint
 
-    monkeypatch.setattr(torch_profiler, "driver_initialised", lambda: True)
+    monkeypatch.setattr(tracing, "driver_initialised", lambda: True)
     assert traced(lambda: None).trace().problem is None
 
 
@@ -149,23 +148,6 @@ def test_a_failing_device_does_not_keep_the_profiler_running(monkeypatch, square
     assert names(traced(square.cos).trace()) == ["aten::cos"]
 
 
-def test_it_can_be_cut_in_the_middle(square, tmp_path):
-    """What comes later is neither kept nor in the window, and what came is told."""
-    with tracing.trace(torch, "cpu") as taken:
-        taken.begin()
-        square.cos()
-        assert taken.cut()
-        assert not torch.autograd._profiler_enabled()
-        square.sin()
-        time.sleep(0.05)
-        taken.end()
-    taken.save(tmp_path / "run.json")
-
-    assert names(taken.trace()) == ["aten::cos"]
-    assert taken.trace().is_cut
-    assert taken.trace().length_s < 0.05
-
-
 def test_nothing_stays(square, monkeypatch, tmp_path):
     """Random numbers, variables, temporary files, threads: all as before."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -183,28 +165,13 @@ def test_nothing_stays(square, monkeypatch, tmp_path):
     assert set(threading.enumerate()) <= threads  # one of another test may have ended
 
 
-def test_nothing_is_printed():
-    """Kineto's own lines go to file descriptor 2, where notebooks show them."""
-    code = (
-        "import torch; from gpumagic.devices import tracing\n"
-        "for _ in range(2):\n"
-        "    with tracing.trace(torch, 'cpu') as t:\n"
-        "        t.begin(); torch.ones(2); t.end()\n"
-    )
-    variables = {k: v for k, v in os.environ.items() if k != "KINETO_LOG_LEVEL"}
-
-    run = in_a_process(code, variables)
-
-    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
-
-
 @pytest.mark.parametrize("asked_for", [False, True])
 def test_the_compiler_is_not_imported_unless_its_graphs_are_asked_for(asked_for):
     """A first profile takes no seconds for it, and whoever wants it finds it after."""
     code = (
-        "import sys, torch; from gpumagic.devices import torch_profiler\n"
-        "profile = torch_profiler.started(torch, 'cpu')\n"
-        "torch_profiler.stop(torch, profile)\n"
+        "import sys, torch; from gpumagic.devices import tracing\n"
+        "profile = tracing.started(torch, 'cpu')\n"
+        "tracing.stop(torch, profile)\n"
         "print('torch._inductor' in sys.modules, hasattr(torch, '_inductor'))\n"
     )
     variables = os.environ | {"TORCHINDUCTOR_CUDAGRAPHS": str(int(asked_for))}
@@ -271,8 +238,8 @@ class Stand:
 @pytest.fixture
 def traced_on(monkeypatch):
     """Traces code with a device of a kind, of which no profiler sees anything."""
-    monkeypatch.setattr(torch_profiler, "why_no_cuda", lambda _: "a stand-in")
-    monkeypatch.setattr(torch_profiler, "sees_devices", lambda _, kind: kind != "mps")
+    monkeypatch.setattr(tracing, "why_no_cuda", lambda _: "a stand-in")
+    monkeypatch.setattr(tracing, "sees_devices", lambda _, kind: kind != "mps")
 
     def run(kind, gpu, code=lambda: None):
         with tracing.trace(Stand(kind, gpu), kind) as taken:
@@ -322,40 +289,14 @@ def test_kernels_that_were_lost_are_a_problem(
         for name, ts in ((tracing._BEGIN, 0), (tracing._END, 50))
     ]
     text = json.dumps({"traceEvents": [*marks, call | {"ts": -10, "tid": 1}, *kernels]})
-    monkeypatch.setattr(torch_profiler, "exported", lambda _: text)
-    monkeypatch.setattr(torch_profiler, "kernels_to_lose", lambda _: 3)
+    monkeypatch.setattr(tracing, "exported", lambda _: text)
+    monkeypatch.setattr(tracing, "kernels_to_lose", lambda _: 3)
 
     trace = traced_on("cuda", Gpu())
 
     assert names(trace, SpanKind.KERNEL) == ["k"]
     assert (trace.problem is not None) is all_lost
     assert "restart the kernel" in (trace.hint or "restart the kernel")
-
-
-def test_operators_are_counted_as_torch_counts_them():
-    """Names, calls and the order by own time are those of torch's own table."""
-    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU())
-    inputs = torch.randn(4, 8)
-
-    def work():
-        for _ in range(3):
-            net(inputs).sum().backward()
-
-    work()
-    with tracing.trace(torch, "cpu") as ours:
-        ours.begin()
-        work()
-        ours.end()
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities) as theirs:
-        work()
-
-    counted = {each.key: each.count for each in theirs.key_averages()}
-    found = {each.name: each.count for each in ours.trace().operators}
-    shared = {name for name in counted if name.startswith("aten::")}
-    assert {name: found.get(name) for name in shared} == {
-        name: counted[name] for name in shared
-    }
 
 
 @pytest.mark.parametrize(
@@ -366,4 +307,4 @@ def test_where_the_first_kernels_are_lost_others_come_first(version, first_ones)
     """CUPTI of these versions loses one kernel more in each session of a process."""
     built = SimpleNamespace(version=SimpleNamespace(cuda=version))
 
-    assert torch_profiler.kernels_to_lose(built) == first_ones
+    assert tracing.kernels_to_lose(built) == first_ones

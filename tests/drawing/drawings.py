@@ -20,7 +20,6 @@ from gpumagic.drawing import (
     Note,
     Paragraph,
     Span,
-    Sparkline,
     Stack,
     Stacks,
     Table,
@@ -60,7 +59,6 @@ BARS = st.builds(
     st.lists(st.builds(Stack, TEXTS, PIECES, TEXTS), max_size=5).map(tuple),
     st.just((("a", ""), ("b", "1 B"))),
 )
-SPARKLINES = st.builds(Sparkline, TEXTS, st.lists(NUMBERS, max_size=80))
 TIMES = st.floats() | st.floats(0, 1)
 SPANS = st.builds(Span, TIMES, TIMES, TEXTS, st.sampled_from("abcdefg") | TEXTS)
 LANES = st.builds(Lane, TEXTS, st.lists(SPANS, max_size=50).map(tuple))
@@ -85,7 +83,6 @@ PLAIN = st.one_of(
     tables(),
     GRIDS,
     BARS,
-    SPARKLINES,
     TIMELINES,
     AREAS,
     CURVES,

@@ -7,8 +7,8 @@ from base64 import b64decode
 
 import pytest
 
-from gpumagic.drawing import Areas, Curve, Drawing, Histogram, Layer, Sparkline
-from gpumagic.drawing.palette import BEFORE, LAYERS, MEANINGS, TOGETHER, contrast
+from gpumagic.drawing import Areas, Curve, Drawing, Histogram, Layer
+from gpumagic.drawing.palette import MEANINGS
 
 MIB = 2**20
 HELD = Layer("model.py, line 3", (4, 4, 4, 4))
@@ -55,13 +55,7 @@ def test_what_rises_and_falls_within_a_stretch_is_no_plateau():
 
 
 @pytest.mark.parametrize(
-    "drawn",
-    [
-        Curve("C", (0, 0), ("start", "1 step"), "never in use"),
-        areas(),
-        areas(Layer("a", ())),
-        areas(Layer("a", (0, 0))),
-    ],
+    "drawn", [Curve("C", (0, 0), ("a", "b"), ""), areas(Layer("a", (0, 0)))]
 )
 def test_nothing_in_use_has_no_mark(drawn):
     """A mark on nothing would be a peak that never was."""
@@ -79,26 +73,6 @@ def test_very_many_stretches_stay_small():
 
     assert len(Curve("C", heights, ("start", "end"), "peak").html()) < 12_000
     assert len(areas(*layers).html()) < 40_000
-
-
-def test_a_line_of_values_has_its_extremes_and_its_gaps():
-    """The lowest is seen, what is unknown is not drawn, and numbers say all of it."""
-    line = Sparkline("S", [0.0, None, 8.0, 4.0, float("nan"), -1e308 * 10])
-    drawn, said = Drawing("T", (line,)).text().splitlines()[3:]
-
-    assert drawn == "  ▁ █▅"
-    assert said == "  lowest 0, highest 8, last unknown, 6 values (3 unknown)"
-    assert lines_of(Sparkline("S", [2.0, 2.0]))[0] == "  ▄▄"
-    assert lines_of(Sparkline("S", [None]))[0] == "  no values"
-
-
-def test_of_very_many_values_the_highest_is_drawn():
-    """However few columns there are, the peak is among them."""
-    values = [float(at % 7) for at in range(10_000)]
-    values[5432] = 100.0
-
-    (drawn, _) = lines_of(Sparkline("S", values))
-    assert drawn.count("█") == 1
 
 
 def test_a_slow_sample_is_told_and_squeezes_nothing():
@@ -122,7 +96,7 @@ def test_what_was_before_lies_lowest_and_many_together_highest():
     before = Layer("there before", (1, 1, 1, 0), "before")
     rest = Layer("all others", (3, 3, 3, 3), "together")
 
-    drawn = areas(MOVES, rest, HELD, before).columns()
+    drawn = areas(MOVES, rest, HELD, before).drawn()
 
     marks = [swatch.mark for swatch, _ in drawn.layers]
     assert marks == ["=", "B", "A", "+"]
@@ -150,28 +124,8 @@ def test_a_letter_stands_only_where_there_is_room_for_it():
     assert ">B</text>" not in picture
 
 
-def test_what_a_table_tells_needs_no_legend():
-    """Said once: the legend has what stands nowhere else."""
-    less = areas(MOVES, HELD, told_elsewhere=frozenset((0,)))
-
-    assert lines_of(less)[-1].strip() == "▼ peak 11  B model.py, line 3"
-
-
 def test_more_layers_than_letters_are_drawn_as_many_together():
     """Each has a letter of its own, also where names are alike, while there are any."""
     keys = areas(*[MOVES] * 14).keys
 
     assert "".join(key.swatch.mark for key in keys) == "ABCDEFGHIJKL++"
-
-
-def test_layers_are_seen_on_both_themes_and_are_no_meanings():
-    """Each has a contrast of 3:1 on white and on black, a letter and a name."""
-    every = (*LAYERS, BEFORE, TOGETHER)
-
-    for each in every:
-        assert min(contrast(each.fill, ground) for ground in ("#ffffff", "#111111")) > 3
-    assert len({each.mark for each in every}) == len(every)
-    assert len({each.name for each in every}) == len(every)
-    assert not {each.fill for each in LAYERS} & {
-        each.fill for each in MEANINGS.values()
-    }

@@ -58,23 +58,16 @@ def test_the_whole_has_all_parts_open_in_both_forms():
     assert " open" not in DRAWING.html()
 
 
-def test_a_fourth_note_is_folded():
-    """Three notes that lead to an action are what one screen has room for."""
-    notes = [Note("note", f"{name} is so") for name in ("a", "b", "c", "d", "e")]
-
-    parts = one_screen((*notes, COPIES))
-
-    assert [*parts[:3]] == notes[:3]
-    assert parts[3:] == (Details("2 more notes", tuple(notes[3:]), "notes"), COPIES)
-
-
-def test_a_long_table_shows_its_first_rows_and_folds_the_whole():
-    """Eight rows are in sight, and all of them where they are asked for."""
+def test_what_one_screen_has_no_room_for_is_folded():
+    """Eight rows and three notes are in sight, the rest where it is asked for."""
     first, whole = one_screen((numbered(20),))
 
     assert (len(first.rows), first.remark) == (8, "... and 12 more")
     assert whole == Details("Rows", (replace(numbered(20), caption=""),), "rows")
     assert one_screen((numbered(8),)) == (numbered(8),)
+    notes = [Note("note", f"{name} is so") for name in ("a", "b", "c", "d", "e")]
+    folded = Details("2 more notes", tuple(notes[3:]), "notes")
+    assert one_screen((*notes, COPIES)) == (*notes[:3], folded, COPIES)
 
 
 def test_a_note_that_has_just_been_read_is_one_word():

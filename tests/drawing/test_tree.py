@@ -1,66 +1,32 @@
-"""Trees: lines that open, each with its figures and its share of the whole."""
+"""Trees: lines with their figures and their share of the whole."""
 
 from __future__ import annotations
 
 import re
 
-from gpumagic.drawing import AllLevels, Branch, Drawing, Tree
+from gpumagic.drawing import Branch, Drawing, Tree
 
 LEAF = Branch("leaf", ("12",), 0.25)
 BLOCK = Branch("first", ("24",), 0.5, below=(LEAF, LEAF))
-MODEL = Tree(
-    "model",
-    ("parameters",),
-    Branch("net", ("48",), 1.0, below=(BLOCK, BLOCK), is_open=True),
-)
-WHOLE = Tree(MODEL.caption, MODEL.headings, MODEL.root, whole=True)
+NET = Branch("net", ("48",), 1.0, below=(BLOCK, BLOCK), is_open=True)
 
 
-def rows(drawing, width=88):
-    """The lines of the tree, under its caption and its headings."""
-    return drawing.text(width).splitlines()[4:]
+def test_both_forms_have_what_is_in_sight_or_the_whole():
+    """Neither unfolds by itself: the whole is a tree of its own, for --show."""
+    for whole, leaves in ((False, 0), (True, 4)):
+        tree = Tree("model", ("parameters",), NET, whole=whole)
+        text = Drawing("T", (tree,)).text()
 
-
-def test_text_has_what_is_in_sight_and_all_levels_where_they_are_asked_for():
-    """A terminal does not unfold by itself; --show has every line."""
-    drawing = Drawing("T", (MODEL, AllLevels("All", (WHOLE,), "tree")))
-
-    names = [row.split()[0] for row in rows(drawing)[:3]]
-    assert names == ["net", "first", "first"]
-    assert "leaf" not in drawing.text()
-    assert drawing.asked(["tree"]).text().count("leaf") == 4
-
-
-def test_html_opens_what_is_in_sight_and_has_all_levels_once():
-    """HTML folds with what an untrusted notebook keeps, so it needs no second tree."""
-    drawing = Drawing("T", (MODEL, AllLevels("All", (WHOLE,), "tree")))
-
-    assert re.findall(r"<details( open)?", MODEL.html()) == [" open", "", ""]
-    assert WHOLE.html().count("<details open") == 3
-    assert drawing.html().count("leaf") == 4
-
-
-def test_figures_stand_below_each_other_at_each_level():
-    """What a name loses in width it has gained at its left, in both forms."""
-    named = re.findall(r"min-width:([\d.]+)em", WHOLE.html())
-    ends = {
-        row.index(figure) + 2
-        for row, figure in zip(
-            rows(Drawing("T", (WHOLE,))), ("48", "24", "12"), strict=False
-        )
-    }
-
+        assert (text.count("leaf"), text.count("first")) == (leaves, 2)
+        assert (tree.html().count("leaf"), tree.html().count("first")) == (leaves, 2)
+    named = re.findall(r"min-width:([\d.]+)em", tree.html())
     assert {float(size) for size in named} == {24.0, 22.8, 21.6}
-    assert len(ends) == 1
 
 
-def test_of_very_many_lines_html_has_the_upper_levels():
-    """A model of thousands of parts fits into a notebook, which says what is left."""
-    parts = tuple(
-        Branch(f"block {at}", ("1",), 0.01, below=(Branch("leaf", ("1",), 0.01),) * 2)
-        for at in range(59)
-    )
-    html = Tree("T", ("n",), Branch("net", ("59",), 1.0, below=parts)).html()
+def test_very_many_lines_fit_into_a_notebook():
+    """A model of thousands of parts says in HTML how many lines are left."""
+    parts = tuple(Branch(f"block {at}", ("1",), 0.01) for at in range(1000))
+    tree = Tree("T", ("n",), Branch("net", ("59",), 1.0, below=parts), whole=True)
 
-    assert all(f"block {at}<" in html for at in range(59))
-    assert "leaf" not in html
+    assert len(tree.html()) < 40_000
+    assert "... and 901 lines" in tree.html()

@@ -23,13 +23,9 @@ _LINK = ("gcc", "-shared")
 
 @dataclass(frozen=True)
 class FakeLibraries:
-    """The compiled fakes; each library lies in a folder of its own.
+    """The compiled fakes; each library lies in a folder of its own."""
 
-    Attributes:
-        folder: Temporary, removed at the end of the run. Never the working
-            directory: some libraries look for libcuda there.
-    """
-
+    # Removed at the end of the run; never the working directory, where some look.
     folder: Path
 
     def library(self, name: str, hidden: tuple[str, ...] = ()) -> Path:

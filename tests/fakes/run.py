@@ -151,15 +151,8 @@ def run_python(  # noqa: PLR0913 -- each one is a property of the machine
 def run_module(module: str, *arguments: str, **options: Any) -> FakeRun:
     """Run `python -m module arguments` on a fake machine.
 
-        run = run_module("gpumagic", "doctor", scenario="mismatch", check=False)
-        assert "reboot" in run.stdout
-
-    Args:
-        module: What follows -m.
-
-        arguments: What follows the module.
-
-        options: Those of `run_python`.
+    run = run_module("gpumagic", "doctor", scenario="mismatch", check=False)
+    assert "reboot" in run.stdout
     """
     code = f"""
         import runpy
@@ -174,15 +167,7 @@ def machine_environment(
     scenario: str | Path = "four_gpus",
     install: tuple[str, ...] = tuple(SONAMES),
 ) -> dict[str, str]:
-    """The environment of any process that is to run on a fake machine.
-
-    Args:
-        folder: Where its log of cuInit is written, as "log".
-
-        scenario: A file in scenarios/ by its name, or any other file by its path.
-
-        install: Which libraries can be found there.
-    """
+    """The environment of any process that is to run on a fake machine."""
     (folder / "log").touch()
     return _environment(folder, scenario_file(scenario), (), install)
 

@@ -17,25 +17,16 @@ _LABEL = re.compile(r"<text[^>]*>([^<]*)</text>")
 
 @dataclass
 class Read:
-    """What is in some HTML.
+    """What is in some HTML."""
 
-    Args:
-        said: Its words as they stand there, and those that a picture is told by.
-
-        drawn: The words within its pictures.
-
-        tables: Of each table, how many cells wide its rows are.
-
-        bare: Pictures that nothing is said of.
-
-        faults: Elements that end where they should not.
-    """
-
+    # its words as they stand there, and those that a picture is told by
     said: list[str] = field(default_factory=list)
-    drawn: list[str] = field(default_factory=list)
+    drawn: list[str] = field(default_factory=list)  # the words within its pictures
+    # of each table, how many cells wide its rows are
     tables: list[list[int]] = field(default_factory=list)
     pictures: int = 0
-    bare: int = 0
+    bare: int = 0  # pictures that nothing is said of
+    # elements that end where they should not
     faults: list[str] = field(default_factory=list)
 
     @property

@@ -47,19 +47,11 @@ def why_not() -> str:
 
 @dataclass
 class Terminal:
-    """A terminal with an IPython in it.
+    """A terminal with an IPython in it."""
 
-    Args:
-        socket: Where its tmux listens: nothing of the user's is in that one.
-
-        prompts: How many prompts have been seen.
-
-        seen: How often the screen was looked at while something ran, and what was
-            there.
-    """
-
-    socket: Path
-    prompts: int = 0
+    socket: Path  # where its tmux listens: nothing of the user's is in that one
+    prompts: int = 0  # how many prompts have been seen
+    # how often the screen was looked at while something ran, and what was there
     seen: list[str] = field(default_factory=list)
 
     def tmux(self, *words: str) -> str:
@@ -70,13 +62,7 @@ class Terminal:
         return done.stdout
 
     def run(self, source: str, *, interrupt_at: str = "") -> list[str]:
-        """Type a cell, wait until the next prompt; what it has shown, with colours.
-
-        Args:
-            source: One line, or a cell.
-
-            interrupt_at: A pattern; once it is on the screen, Ctrl-C is pressed.
-        """
+        """Type a cell, wait until the next prompt; what it has shown, with colours."""
         before = len(self.lines())
         lines = source.split("\n")
         for line in (*lines, "", "") if len(lines) > 1 else lines:

@@ -23,7 +23,6 @@ REPORTS = (
     "%cuda_sync_time -v r --repeat 5 x + 1;",
     "%cuda_sync_time -q --name base x + 1;",
     "%cuda_sync_time -v r --repeat 5 --vs base x + 1;",
-    "%cuda_sync_time -v r log",
     "%gpu_mem -v r",
     "%gpu_mem map -v r",
     "%gpu_mem leaks -v r",

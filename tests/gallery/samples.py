@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
-    AllLevels,
     Areas,
     Badge,
     Branch,
@@ -27,7 +26,6 @@ from gpumagic.drawing import (
     Note,
     Paragraph,
     Span,
-    Sparkline,
     Stack,
     Stacks,
     Table,
@@ -234,11 +232,6 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
             "The cell took 12.3 ms on the GPU, 118 times what a clock around it said.",
             _TIMES,
             _OVERLAP,
-            Sparkline(
-                "Memory in use",
-                [(at % 23) * GIB / 4 for at in range(120)],
-                bytes_text,
-            ),
             _GPUS,
             Note("warning", "The clock was read before the GPU was done."),
             Note(
@@ -267,7 +260,6 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
             ),
         ),
     ),
-    ("title-label", _one("GPU 0 is free, and was chosen.", label=SIMULATED)),
     ("table", _one("GPU 1 is free.", _GPUS)),
     (
         "table-200-rows",
@@ -308,22 +300,6 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
         ),
     ),
     (
-        "table-numbers",
-        _one(
-            "Zero, huge and negative numbers.",
-            Table(
-                "Changes",
-                (Column("what"), Column("change", number=True)),
-                (
-                    ("none", "0 B"),
-                    ("freed", "-1.25 GiB"),
-                    ("grown", "+98,765,432,109,876,543,210 B"),
-                ),
-                total_rows=1_234_567,
-            ),
-        ),
-    ),
-    (
         "grid",
         _one(
             "A contiguous tensor on GPU 0.",
@@ -336,22 +312,6 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
                     ("layout", Badge("contiguous", "ok")),
                     ("share of the GPU", Meter(0.003, "0.3 %")),
                     ("comment", "A value that is long enough to be wrapped. " * 4),
-                ),
-            ),
-        ),
-    ),
-    (
-        "badges",
-        _one(
-            "Each tone has a word, a mark and a fill.",
-            Grid(
-                "Tones",
-                (
-                    ("ok", Badge("free", "ok")),
-                    ("note", Badge("idle", "note")),
-                    ("warning", Badge("busy", "warning")),
-                    ("problem", Badge("lost", "problem")),
-                    ("unknown", Badge("no answer", "unknown")),
                 ),
             ),
         ),
@@ -375,17 +335,6 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
                     )
                 ),
             ),
-        ),
-    ),
-    (
-        "sparklines",
-        _one(
-            "Memory rises with every batch.",
-            Sparkline("Memory", [at**1.5 * 2**20 for at in range(400)], bytes_text),
-            Sparkline("With gaps", [3.0, None, 1.0, 4.0, float("nan"), 1.0, 5.0]),
-            Sparkline("Flat", [7.0] * 12),
-            Sparkline("Last is unknown", [1.0, 2.0, None]),
-            Sparkline("Nothing known", [None, None]),
         ),
     ),
     (
@@ -440,7 +389,7 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
         _one(
             "The model has 124 million parameters in 2 blocks.",
             _MODEL,
-            AllLevels("The whole tree", (replace(_MODEL, whole=True),), "tree"),
+            Details("The whole tree", (replace(_MODEL, whole=True),), "tree"),
             Tree("One line", (), Branch("nothing inside", (), 0.0)),
         ),
     ),
@@ -533,7 +482,6 @@ RICHEST = (
     "gpu_ranks-seats-shared",
     "gpu_ranks-times-straggler",
     "gpu_mem-map-two-devices",
-    "gpu_mem-map-many-blocks",
     "gpu_select-sixteen-gpus",
     "gpu_select-slurm",
     "pin_loader-fixed",

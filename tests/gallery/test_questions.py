@@ -28,7 +28,7 @@ QUESTIONS = (
     ("What slows it down?", "cuda_sync_time-small-work", "launching takes 3.20 ms"),
     ("Do my GPUs work at once?", "cuda_sync_time-turns", "sim:1 ····"),
     ("Which line waits?", "cuda_sync_time-syncs", "In [5], line 2"),
-    ("Which line takes the GPU?", "cuda_sync_time-lines", "line 5 launches 56.8 %"),
+    ("Which line takes the GPU?", "cuda_sync_time-lines", "2.70 ms loss.backward()"),
     ("Who holds my memory?", "gpu_mem-balance", "optimizer holds 1.94 GiB"),
     ("Which line leaks?", "gpu_mem-cell-lines", "line 5 left 993 MiB"),
     ("How do I get it back?", "gpu_mem-why-leaked", "1. %gpu_mem free"),
@@ -70,7 +70,7 @@ QUESTIONS = (
     ("Who is missing?", "gpu_ranks-where-hang", "rank 2 has not called it"),
     ("Where is it?", "gpu_ranks-where-hang", "line 3, time.sleep(12)"),
     ("What did I call wrong?", "gpu_ranks-where-mismatch", "rank 2 calls broadcast"),
-    ("Who runs out first?", "gpu_ranks-memory-1024", "rank 123 has 71.0 GiB"),
+    ("Who runs out first?", "gpu_ranks-memory-odd", "rank 5 (node2) has 71.0 GiB"),
     ("Who failed?", "gpu_ranks-times-raised", "rank 2 raised ValueError: x"),
     ("How do I go on?", "gpu_ranks-times-died", "`%gpu_ranks group` begins it anew"),
 )

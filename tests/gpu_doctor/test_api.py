@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.devices import in_use
+from gpumagic.devices import now
 from gpumagic.devices.protocols import Inventory, MigSlice, VisibleDevice
 from gpumagic.gpu_doctor import api, examine, watch
 from gpumagic.gpu_doctor.api import compare
@@ -110,7 +110,7 @@ def test_a_device_that_has_failed_is_asked_only_once_cuda_has_started(monkeypatc
     """Its own words are the first line; before the start nobody asks it anything."""
     device = FailedDevice(error=RuntimeError("CUDA error: device-side assert\nmore"))
     monkeypatch.setattr(api, "runtime_now", lambda: device)
-    monkeypatch.setattr(in_use, "is_capturing", lambda _: False)  # asks torch itself
+    monkeypatch.setattr(now, "is_capturing", lambda _: False)  # asks torch itself
     driver = Driver((UUIDS[0],))
     before = examine(driver)
     driver.cuda_state = lambda: FAILED.cuda

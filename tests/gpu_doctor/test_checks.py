@@ -23,6 +23,7 @@ from tests.gpu_doctor.samples import (
 
 TOPIC_OF_CUDA = "CUDA in this process"
 READY = "Ready: 1 GPU (NVIDIA H100 80GB HBM3)."
+MASK, BLOCKING = "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING"
 
 
 def finding(facts, topic):
@@ -31,111 +32,46 @@ def finding(facts, topic):
     return found
 
 
-@pytest.mark.parametrize(
-    ("facts", "topic", "verdict", "says", "hint"),
-    [
-        (ONE_GPU, "torch", "ok", "built for CUDA 13.0", ""),
-        (on(LAPTOP, torch=None), "torch", "warning", "not installed", "pytorch.org"),
-        (
-            with_gpus(ONE_GPU, Gpu(0, name="Tesla V100", compute_capability=(7, 0))),
-            "torch",
-            "problem",
-            "no kernels for 1 GPU (Tesla V100)",
-            "built for CUDA 12.6",
-        ),
-        (
-            with_gpus(ONE_GPU, H100, Gpu(1, compute_capability=(6, 1))),
-            "torch",
-            "warning",
-            "no kernels for 1 GPU (unknown model)",
-            "built for CUDA 12.6",
-        ),
-        (
-            on(
-                with_gpus(ONE_GPU, Gpu(0, name="V100", compute_capability=(7, 0))),
-                torch=dataclasses.replace(TORCH, cuda="12.6"),
-            ),
-            "torch",
-            "ok",
-            "built for CUDA 12.6",
-            "",
-        ),
-        (
-            on(
-                LAPTOP, inventory=Inventory(unasked=True, problem="no pynvml", hint="x")
-            ),
-            "NVIDIA driver",
-            "warning",
-            "no pynvml",
-            "x",
-        ),
-        (ONE_GPU, "NVIDIA driver", "ok", "580.65.06, runs CUDA up to 13.0", ""),
-        (
-            with_gpus(ONE_GPU, dataclasses.replace(H100, processes=None)),
-            "GPU processes",
-            "note",
-            "not listed",
-            "memory in use",
-        ),
-        (
-            with_gpus(ONE_GPU, H100, dataclasses.replace(H100, index=1, name="T4")),
-            "GPU numbers",
-            "note",
-            "cuda:0 need not be GPU 0",
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID",
-        ),
-        (
-            with_gpus(ONE_GPU, dataclasses.replace(H100, mig_enabled=True)),
-            "GPU 0",
-            "note",
-            "split by MIG, with no slices",
-            "by its UUID",
-        ),
-        (with_gpus(ONE_GPU), "GPUs", "note", "none, though", "passed on"),
-        (
-            on(LAPTOP, torch=dataclasses.replace(TORCH, hidden_by="/home/me/torch.py")),
-            "torch",
-            "problem",
-            "hidden by the file /home/me/torch.py",
-            "rename",
-        ),
-        (
-            on(LAPTOP, torch=dataclasses.replace(TORCH, version="2.3.1", cuda=None)),
-            "torch",
-            "warning",
-            "2.3.1",
-            "2.4 and newer",
-        ),
-        (
-            with_gpus(ONE_GPU, Gpu(0, problem="lost", hint="reboot")),
-            "GPU 0",
-            "problem",
-            "lost",
-            "reboot",
-        ),
-        (
-            with_gpus(ONE_GPU, H100, Gpu(1, problem="lost", hint="reboot")),
-            "GPU 1",
-            "warning",
-            "lost",
-            "reboot",
-        ),
-        (
-            on(LAPTOP, environment={"CUDA_VISIBLE_DEVICES": " "}),
-            "CUDA_VISIBLE_DEVICES",
-            "warning",
-            "hides every GPU",
-            "unset",
-        ),
-        (
-            on(LAPTOP, environment={"CUDA_LAUNCH_BLOCKING": "1"}),
-            "CUDA_LAUNCH_BLOCKING",
-            "warning",
-            "1",
-            "every launch",
-        ),
-    ],
-)
+def torch_is(facts, **changes):
+    """The same machine with another torch."""
+    return on(facts, torch=dataclasses.replace(TORCH, **changes))
+
+
+def variable(name, value, facts=LAPTOP):
+    """The same machine with a variable of the environment."""
+    return on(facts, environment={name: value})
+
+
+V100 = Gpu(0, name="V100", compute_capability=(7, 0))
+LOST = Gpu(1, problem="lost", hint="reboot")
+T4 = dataclasses.replace(H100, index=1, name="T4")
+SECOND = dataclasses.replace(H100, index=1)
+OLD = "no kernels for 1 GPU"
+UNASKED = Inventory(unasked=True, problem="no pynvml", hint="x")
+UNLISTED = dataclasses.replace(H100, processes=None)
+SPLIT = dataclasses.replace(H100, mig_enabled=True)
+FACTS = [
+    (ONE_GPU, "torch", "ok", "built for CUDA 13.0", ""),
+    (on(LAPTOP, torch=None), "torch", "warning", "not installed", "pytorch.org"),
+    (with_gpus(ONE_GPU, V100), "torch", "problem", OLD, "built for CUDA 12.6"),
+    (with_gpus(ONE_GPU, H100, V100), "torch", "warning", OLD, "built for CUDA 12.6"),
+    (torch_is(with_gpus(ONE_GPU, V100), cuda="12.6"), "torch", "ok", "CUDA 12.6", ""),
+    (torch_is(LAPTOP, hidden_by="/me/torch.py"), "torch", "problem", "/me", "rename"),
+    (torch_is(LAPTOP, version="2.3.1"), "torch", "warning", "2.3.1", "2.4 and newer"),
+    (on(LAPTOP, inventory=UNASKED), "NVIDIA driver", "warning", "no pynvml", "x"),
+    (ONE_GPU, "NVIDIA driver", "ok", "580.65.06, runs CUDA up to 13.0", ""),
+    (with_gpus(ONE_GPU, UNLISTED), "GPU processes", "note", "not listed", "memory in"),
+    (with_gpus(ONE_GPU, H100, T4), "GPU numbers", "note", "need not be", "PCI_BUS_ID"),
+    (with_gpus(ONE_GPU, SPLIT), "GPU 0", "note", "MIG, with no slices", "by its UUID"),
+    (with_gpus(ONE_GPU), "GPUs", "note", "none, though", "passed on"),
+    (with_gpus(ONE_GPU, LOST), "GPU 1", "problem", "lost", "reboot"),
+    (with_gpus(ONE_GPU, H100, LOST), "GPU 1", "warning", "lost", "reboot"),
+    (variable(MASK, " "), MASK, "warning", "hides every GPU", "unset"),
+    (variable(BLOCKING, "1"), BLOCKING, "warning", "1", "every launch"),
+]
+
+
+@pytest.mark.parametrize(("facts", "topic", "verdict", "says", "hint"), FACTS)
 def test_a_fact_and_its_verdict(facts, topic, verdict, says, hint):
     """What is wrong is said with its weight and with the next step."""
     found = finding(facts, topic)
@@ -181,64 +117,39 @@ def test_every_state_of_cuda_has_its_words(state, verdict, says):
     assert says in found.found
 
 
-@pytest.mark.parametrize(
-    ("facts", "headline"),
-    [
-        (LAPTOP, "No GPU here: work runs on the CPU."),
-        (
-            ONE_GPU,
-            f"{READY} CUDA has not started: you can still choose.",
-        ),
-        (
-            on(ONE_GPU, cuda=CudaState(Initialisation.INITIALISED, 0, 1)),
-            f"{READY} CUDA has started: the choice of GPUs is fixed.",
-        ),
-        (
-            on(
-                LAPTOP,
-                torch=dataclasses.replace(TORCH, imported=True, accelerator="mps"),
-            ),
-            "Ready: torch can use the accelerator 'mps'.",
-        ),
-        (
-            on(LAPTOP, torch=TORCH, platform="darwin arm64"),
-            "Ready: the Apple GPU, which torch calls 'mps'.",
-        ),
-        (
-            on(LAPTOP, torch=dataclasses.replace(TORCH, cuda=None, hip="6.2")),
-            "No NVIDIA GPU here; of others only torch can tell, once it is started.",
-        ),
-        (
-            on(LAPTOP, cuda=CudaState(Initialisation.INITIALISED, 0, 4)),
-            "Ready: CUDA has started with 4 GPUs, of which NVML tells nothing.",
-        ),
-        (
-            on(ONE_GPU, environment={"CUDA_VISIBLE_DEVICES": ""}),
-            "1 GPU (NVIDIA H100 80GB HBM3), all hidden by CUDA_VISIBLE_DEVICES=''.",
-        ),
-        (
-            on(ONE_GPU, environment={"CUDA_VISIBLE_DEVICES": "7"}),
-            (
-                f"{READY} CUDA has not started: it will see those that "
-                "CUDA_VISIBLE_DEVICES='7' allows."
-            ),
-        ),
-        (
-            on(
-                with_gpus(ONE_GPU, H100, dataclasses.replace(H100, index=1)),
-                cuda=CudaState(Initialisation.INITIALISED, 0, 1),
-            ),
-            (
-                "Ready: 1 of 2 GPUs (NVIDIA H100 80GB HBM3). "
-                "CUDA has started: the choice of GPUs is fixed."
-            ),
-        ),
-        (
-            with_gpus(ONE_GPU, H100, Gpu(1, problem="lost")),
-            f"{READY} CUDA has not started: you can still choose.",
-        ),
-    ],
-)
+def started(facts, count=1):
+    """The same machine, where CUDA has started with so many GPUs."""
+    return on(facts, cuda=CudaState(Initialisation.INITIALISED, 0, count))
+
+
+OPEN, FIXED = "you can still choose.", "the choice of GPUs is fixed."
+WILL_SEE = "it will see those that CUDA_VISIBLE_DEVICES='7' allows."
+HIDDEN = "1 GPU (NVIDIA H100 80GB HBM3), all hidden by CUDA_VISIBLE_DEVICES=''."
+TWO = with_gpus(ONE_GPU, H100, SECOND)
+MPS = torch_is(LAPTOP, imported=True, accelerator="mps")
+APPLE = on(LAPTOP, torch=TORCH, platform="darwin arm64")
+HEADLINES = [
+    (LAPTOP, "No GPU here: work runs on the CPU."),
+    (ONE_GPU, f"{READY} CUDA has not started: {OPEN}"),
+    (started(ONE_GPU), f"{READY} CUDA has started: {FIXED}"),
+    (started(TWO), f"Ready: 1 of 2 GPUs{READY[12:]} CUDA has started: {FIXED}"),
+    (with_gpus(ONE_GPU, H100, LOST), f"{READY} CUDA has not started: {OPEN}"),
+    (MPS, "Ready: torch can use the accelerator 'mps'."),
+    (APPLE, "Ready: the Apple GPU, which torch calls 'mps'."),
+    (
+        torch_is(LAPTOP, cuda=None, hip="6.2"),
+        "No NVIDIA GPU here; of others only torch can tell, once it is started.",
+    ),
+    (
+        started(LAPTOP, 4),
+        "Ready: CUDA has started with 4 GPUs, of which NVML tells nothing.",
+    ),
+    (variable(MASK, "", ONE_GPU), HIDDEN),
+    (variable(MASK, "7", ONE_GPU), f"{READY} CUDA has not started: {WILL_SEE}"),
+]
+
+
+@pytest.mark.parametrize(("facts", "headline"), HEADLINES)
 def test_the_first_line_is_the_answer(facts, headline):
     """Whether a GPU can be used, or the problem that prevents it."""
     assert report(facts).headline == headline

@@ -1,15 +1,11 @@
-"""Reports of every kind about memory, with figures as real machines give them.
-
-They are written by hand, or made by formulas that are fixed here, so that golden
-files differ only where a view does.
-"""
+"""Reports of every kind about memory, with figures as real machines give them."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from gpumagic.gpu_mem.answer_cell import BriefReport, CellReport
-from gpumagic.gpu_mem.answer_leaks import FreeReport, Growth, LeakReport, Return
+from gpumagic.gpu_mem.answer_leaks import FreeReport, LeakReport, Return
 from gpumagic.gpu_mem.answer_map import MapReport
 from gpumagic.gpu_mem.answer_now import MemoryReport
 from gpumagic.gpu_mem.answer_why import FitReport, Held, Verdict, WhyReport
@@ -19,7 +15,6 @@ from gpumagic.gpu_mem.records import (
     BadgeKind,
     Block,
     BlockState,
-    CaughtOoms,
     Cause,
     CellBadge,
     Counters,
@@ -48,7 +43,6 @@ H100_NAME = "NVIDIA H100 80GB HBM3"
 H100_BYTES = int(79.6 * GIB)
 
 CUDA = Setting(kind="cuda")
-SIMULATED = Setting(kind="sim", label="simulated H100 SXM")
 
 
 def gib(number):
@@ -56,7 +50,7 @@ def gib(number):
     return int(number * GIB)
 
 
-def counters(device=0, allocated=3.21, reserved=4.5, **more):
+def counters(device=0, allocated=3.21, reserved=4.5, altogether=128):
     """What the allocator counts, in GiB."""
     return Counters(
         device,
@@ -64,44 +58,22 @@ def counters(device=0, allocated=3.21, reserved=4.5, **more):
         reserved_bytes=gib(reserved),
         active_bytes=gib(allocated),
         peak_bytes=gib(allocated * 1.3),
-        taken_bytes=gib(allocated * 40),
-        given_back_bytes=gib(allocated * 39),
+        taken_bytes=gib(altogether),
+        given_back_bytes=gib(altogether) - gib(allocated),
         taken=180_422,
         retries=0,
         ooms=0,
         driver_calls=31,
-        flushed_bytes=0,
-        **more,
     )
 
 
 # ------------------------------------------------------------------ the balance
 
 MODEL = Holder(
-    "model",
-    HolderKind.VARIABLE,
-    0,
-    own_bytes=12 * KIB,
-    reachable_bytes=gib(0.97),
-    shares_with="optimizer",
-    parts=(
-        ("parameters", gib(0.485)),
-        ("gradients", gib(0.485)),
-        ("buffers", 12 * KIB),
-    ),
+    "model", HolderKind.VARIABLE, 0, 12 * KIB, gib(0.97), shares_with="optimizer"
 )
 OPTIMIZER = Holder(
-    "optimizer",
-    HolderKind.VARIABLE,
-    0,
-    own_bytes=gib(0.97),
-    reachable_bytes=gib(1.94),
-    shares_with="model",
-    parts=(
-        ("optimizer state", gib(0.97)),
-        ("parameters", gib(0.485)),
-        ("gradients", gib(0.485)),
-    ),
+    "optimizer", HolderKind.VARIABLE, 0, gib(0.97), gib(1.94), shares_with="model"
 )
 BATCH = Holder("batch", HolderKind.VARIABLE, 0, gib(0.12), gib(0.12))
 GRAPH = Holder("graph of loss", HolderKind.GRAPH, 0, gib(0.82), gib(0.82))
@@ -110,30 +82,12 @@ ERROR = Holder("logits in train_step", HolderKind.ERROR, 0, 64 * MIB, 64 * MIB)
 WORKSPACES = Holder("cuBLAS workspaces", HolderKind.LIBRARY, 0, 33 * MIB, 33 * MIB)
 
 
-def unattributed(nbytes, device=0):
-    """What nobody was found for."""
-    kind = HolderKind.UNATTRIBUTED
-    return Holder("unattributed", kind, device, nbytes, nbytes)
-
-
-def holdings_of(*holders, shared=0, rest=9 * MIB, **more):
-    """Names, with what nobody was found for, and their sums."""
-    rows = (*holders, unattributed(rest))
-    allocated = sum(each.own_bytes for each in rows) + shared
-    kinds = {}
-    for each in rows:
-        kinds[each.kind] = kinds.get(each.kind, 0) + each.own_bytes
-    if holders:
-        kinds[holders[0].kind] += shared
-    sums = tuple((0, kind, nbytes) for kind, nbytes in kinds.items())
-    return Holdings(rows, ((0, allocated),), sums, **more)
-
-
-TRAINING = holdings_of(
-    OPTIMIZER, MODEL, GRAPH, BATCH, SHOWN, ERROR, WORKSPACES, shared=gib(0.97)
-)
+REST = Holder("unattributed", HolderKind.UNATTRIBUTED, 0, 9 * MIB, 9 * MIB)
+NAMED = (OPTIMIZER, MODEL, GRAPH, BATCH, SHOWN, ERROR, WORKSPACES, REST)
+ALLOCATED = sum(each.own_bytes for each in NAMED) + gib(0.97)
+TRAINING = Holdings(NAMED, ((0, ALLOCATED),), ((0, HolderKind.VARIABLE, ALLOCATED),))
 ONE = DeviceMemory(
-    counters(0, sum(n for _, n in TRAINING.allocated_bytes) / GIB, 4.5),
+    counters(0, ALLOCATED / GIB, 4.5),
     H100_NAME,
     H100_BYTES,
     H100_BYTES - gib(5.02),
@@ -141,69 +95,34 @@ ONE = DeviceMemory(
     0,
 )
 BALANCE = MemoryReport(CUDA, (ONE,), TRAINING)
-SHARED_GPU = dataclasses.replace(
-    BALANCE,
-    devices=(
-        dataclasses.replace(
-            ONE,
-            free_bytes=H100_BYTES - gib(31.2),
-            others_bytes=gib(26.1),
-            other_processes=2,
-            cap_bytes=gib(39.8),
-        ),
-    ),
-    badges=(CellBadge(BadgeKind.SHARED, 0, 2),),
-)
-A_FAILED_CALL = dataclasses.replace(
-    BALANCE,
-    devices=(dataclasses.replace(ONE, counters=counters(0, 557 / 1024, 0.7)),),
-    holdings=Holdings(
-        (
-            dataclasses.replace(ERROR, own_bytes=448 * MIB, reachable_bytes=448 * MIB),
-            dataclasses.replace(BATCH, own_bytes=109 * MIB, reachable_bytes=109 * MIB),
-        ),
-        ((0, 557 * MIB),),
-        ((0, HolderKind.VARIABLE, 109 * MIB), (0, HolderKind.ERROR, 448 * MIB)),
-    ),
-)
-
 # ------------------------------------------------------------------------ a cell
 
 FORWARD = Code("hidden = model(batch)\nloss = criterion(hidden, y)", cell=5)
 
 
-def change(device=0, before=1.96, after=3.21, peak=None, reserved=(3.0, 4.5)):
-    """What a cell did to a device, in GiB."""
-    earlier = counters(device, before, reserved[0])
-    later = counters(device, after, reserved[1])
+def change(before=1.96, after=3.21, peak=None):
+    """What a cell did to the first device, in GiB."""
     return DeviceChange(
-        _having_taken(earlier, 100),
-        _having_taken(later, 100 + max(6.2, after - before)),
+        counters(0, before, 3.0, altogether=100),
+        counters(0, after, 4.5, altogether=106.2),
         peak or Peak(PeakKind.EXACT, gib(3.4), gib(3.4)),
     )
 
 
-def _having_taken(counted, altogether):
-    """The same look, with sums that explain what is allocated, in GiB."""
-    taken = gib(altogether)
-    given_back = taken - counted.allocated_bytes
-    return dataclasses.replace(counted, taken_bytes=taken, given_back_bytes=given_back)
+def grown(holder, nbytes):
+    """A holder that holds so much more than before."""
+    return dataclasses.replace(holder, delta_bytes=nbytes)
 
 
+HIDDEN = Holder("hidden", HolderKind.VARIABLE, 0, gib(0.43), gib(0.43))
 CHANGED = Holdings(
     (
-        dataclasses.replace(GRAPH, delta_bytes=gib(0.82)),
-        dataclasses.replace(
-            BATCH,
-            name="hidden",
-            own_bytes=gib(0.43),
-            reachable_bytes=gib(0.43),
-            delta_bytes=gib(0.43),
-        ),
-        dataclasses.replace(OPTIMIZER, delta_bytes=0),
-        dataclasses.replace(MODEL, delta_bytes=0),
-        dataclasses.replace(SHOWN, delta_bytes=None),
-        dataclasses.replace(unattributed(9 * MIB), delta_bytes=-2 * MIB),
+        grown(GRAPH, gib(0.82)),
+        grown(HIDDEN, gib(0.43)),
+        grown(OPTIMIZER, 0),
+        grown(MODEL, 0),
+        SHOWN,
+        grown(REST, -2 * MIB),
     ),
     ((0, gib(3.21)),),
 )
@@ -231,7 +150,7 @@ def line(number, source, *figures, backward=False):
     """What a line of the cell did, in GiB: took, gave back, at the peak, left."""
     *figures, left = map(gib, figures)
     where = CodeLine(f"In [9], line {number}", source)
-    return LineUse(where, number, 0, backward, *figures, left, left)
+    return LineUse(where, number, 0, backward, *figures, left)
 
 
 LINES = (
@@ -239,58 +158,36 @@ LINES = (
     line(4, "loss.backward()", 4.1, 3.6, 0.49, 0.49, backward=True),
     line(4, "loss.backward()", 512 / GIB, 512 / GIB, 0, 0),
     line(5, "opt.step()", 0.97, 0, 0.97, 0.97),
-    LineUse(CodeLine("train.py, line 40", None), None, 0, False, MIB, 0, MIB, MIB, MIB),
-    LineUse(None, None, 0, False, 8 * MIB, 0, 8 * MIB, 8 * MIB, 8 * MIB),
+    LineUse(CodeLine("train.py, line 40", None), None, 0, False, MIB, 0, MIB, MIB),
+    LineUse(None, None, 0, False, 8 * MIB, 0, 8 * MIB, 8 * MIB),
 )
 
 
-def course(device=0, *levels, names=(), line=None, steps=None, **more):
-    """The course of a device through these levels, in GiB."""
-    levels = tuple(map(gib, levels))
-    at_peak = tuple(AtPeak(*each) for each in names)
-    peak = max(levels)
-    return Course(
-        device,
-        steps or len(levels) - 1,
-        levels,
-        levels,
-        peak,
-        levels.index(peak) * ((steps or len(levels) - 1) // (len(levels) - 1)),
-        line,
-        3,
-        at_peak,
-        **more,
-    )
-
-
 IN_STEP = CodeLine("In [9], line 3", "loss = step(x, y)")
-UP_AND_DOWN = course(
+LEVELS = (0.61, 1.02, 1.43, 1.84, 3.1, 2.6, 2.1, 1.6, 1.2, 2.2, 1.3, 2.4, 1.4, 2.6, 2.9)
+UP_AND_DOWN = Course(
     0,
-    0.61,
-    *(0.61 + 0.41 * n for n in range(1, 4)),
-    3.1,
-    *(3.1 - 0.5 * n for n in range(1, 4)),
-    1.2,
-    *(2.2, 1.3, 2.4, 1.4, 2.6, 2.9),
-    steps=4200,
-    line=IN_STEP,
-    names=(
-        ("", gib(1.4), IN_STEP, 3),
-        ("model", gib(0.61)),
-        ("gradients of model", gib(0.55)),
-        ("", gib(0.5), CodeLine("In [9], line 4", "loss.backward()"), 4),
-        ("x", gib(0.04)),
+    4200,
+    *[tuple(map(gib, LEVELS))] * 2,
+    gib(3.1),
+    1200,
+    IN_STEP,
+    3,
+    (
+        AtPeak("", gib(1.4), IN_STEP, 3),
+        AtPeak("model", gib(0.61)),
+        AtPeak("gradients of model", gib(0.55)),
+        AtPeak("x", gib(0.54)),
     ),
 )
 BY_LINE = CellReport(
     STEP,
     CUDA,
-    (change(0, 0.61, 2.9, Peak(PeakKind.REPLAYED, gib(3.1), gib(3.1))),),
+    (change(0.61, 2.9, Peak(PeakKind.REPLAYED, gib(3.1), gib(3.1))),),
     (CellBadge(BadgeKind.RETRY, 0, 1),),
     lines=LINES,
     courses=(UP_AND_DOWN,),
 )
-LINES_PARTIAL = dataclasses.replace(BY_LINE, lines_partial=True, badges=())
 EVERY_BADGE = dataclasses.replace(
     BOUNDED,
     badges=tuple(
@@ -319,7 +216,7 @@ def blocks_of(*pieces, line=None):
     at, made = 0, []
     for letter, mib, *names in pieces:
         nbytes = int(mib * MIB)
-        made.append(Block(at, nbytes, states[letter], nbytes, tuple(names), line))
+        made.append(Block(at, nbytes, states[letter], tuple(names), line))
         at += nbytes
     return tuple(made)
 
@@ -357,80 +254,18 @@ TWO_MAPS = MapReport(
 )
 
 
-def many_blocks(count, segments=40):
-    """So many blocks of sizes that differ, as a long session leaves them."""
-    each = count // segments
-    made = []
-    for number in range(segments):
-        pieces = [
-            (
-                "afaapa"[(place * 7 + number * 3) % 6],
-                [0.5, 2, 0.25, 12, 0.5, 1, 4][(place * 5 + number) % 7],
-                *((f"layers[{place}]",) if place % 9 == 0 else ()),
-            )
-            for place in range(each)
-        ]
-        pool = "small" if number % 5 == 0 else "large"
-        made.append(
-            segment(number << 32, *pieces, pool=pool, stream=1 if number == 7 else 0)
-        )
-    return tuple(made)
-
-
-MANY = MapReport(CUDA, many_blocks(5_000))
-HELD_BY_ONE = MapReport(
-    CUDA,
-    (
-        segment(0, ("a", 2, "mask"), ("f", 998)),
-        *(
-            segment(
-                n << 32, ("a", 20, "graphs in history", "graphs in tracker"), ("f", 4)
-            )
-            for n in range(1, 6)
-        ),
-    ),
-)
-
 # ---------------------------------------------------------------- leaks, freeing
 
+LOGITS = "logits in train_step of the last error"
 LEAKS = (
-    Leak(
-        LeakKind.ERROR,
-        "logits in train_step of the last error",
-        0,
-        gib(1.5),
-        "%gpu_mem free",
-        "%debug",
-    ),
-    Leak(
-        LeakKind.OUTPUT,
-        "Out[12]",
-        0,
-        96 * MIB,
-        "%gpu_mem free",
-        "Out[12]",
-    ),
-    Leak(
-        LeakKind.GRAPH,
-        "total_loss",
-        0,
-        gib(0.7),
-        undo="total_loss = total_loss.detach()",
-    ),
+    Leak(LeakKind.ERROR, LOGITS, 0, gib(1.5), "%gpu_mem free", "%debug"),
+    Leak(LeakKind.OUTPUT, "Out[12]", 0, 96 * MIB, "%gpu_mem free", "Out[12]"),
+    Leak(LeakKind.GRAPH, "total_loss", 0, gib(0.7), "total_loss = total_loss.detach()"),
 )
 LEAKY = LeakReport(CUDA, LEAKS, ((0, gib(2.1)),))
-GROWN = LeakReport(
-    CUDA,
-    (),
-    grown=(
-        Growth("history", 0, gib(1.2), gib(1.1), 4, 5),
-        Growth("model", 0, gib(2.1), gib(0.4), 4, 5),
-        Growth("cached", 0, 12 * MIB, 12 * MIB),
-    ),
-)
 FREED = FreeReport(
     CUDA,
-    (Return(counters(0, 5.31, 6.0), counters(0, 3.21, 6.0), gib(72.1), gib(72.1)),),
+    (Return(counters(0, 5.31, 6.0), counters(0, 3.21, 6.0)),),
     ("%debug for that error", "Out[3], Out[12]"),
 )
 
@@ -452,7 +287,7 @@ OOM = OomFacts(
     gib(3.8),
     None,
 )
-ANSWER = Answer(0, gib(40), gib(40), gib(2.2), gib(31.2), gib(0.5), None, "nowhere")
+ANSWER = Answer(0, gib(40), gib(2.2), gib(31.2), gib(0.5), None, "nowhere")
 LIVE = WhyReport(
     CUDA,
     OOM,
@@ -499,25 +334,15 @@ CALLED = dataclasses.replace(
     oom=dataclasses.replace(
         OOM, cell=9, called_from=CodeLine("In [9], line 1", "attend(q, k)")
     ),
-    held=dataclasses.replace(LIVE.held, own_bytes=gib(21.5)),
-)
-OTHERS = told(
-    Cause.OTHERS,
-    dataclasses.replace(
-        LIVE,
-        oom=dataclasses.replace(OOM, others=((4711, gib(26.1)),)),
-        memory=SHARED_GPU.devices[0],
+    held=dataclasses.replace(
+        LIVE.held,
+        own=(
+            Leak(LeakKind.ERROR, "q in attend", 0, gib(21.5), "keep less alive there"),
+        ),
     ),
 )
-CAUGHT = dataclasses.replace(
-    LIVE,
-    oom=None,
-    verdict=Verdict(),
-    answer=None,
-    caught=CaughtOoms(0, 3, cell=12),
-)
 
-SMALL = Answer(0, gib(2), gib(2), gib(2.2), gib(31.2), gib(0.5), gib(9), "hole")
+SMALL = Answer(0, gib(2), gib(2.2), gib(31.2), gib(0.5), gib(9), "hole")
 FITS = FitReport(CUDA, gib(2), (SMALL,))
 FITS_NOWHERE = FitReport(
     CUDA,
@@ -529,26 +354,18 @@ FITS_NOWHERE = FitReport(
 
 SAMPLES = (
     ("balance", BALANCE),
-    ("balance-shared", SHARED_GPU),
-    ("balance-failed-call", A_FAILED_CALL),
     ("cell", CELL),
     ("cell-lines", BY_LINE),
-    ("cell-lines-partial", LINES_PARTIAL),
     ("cell-every-badge", EVERY_BADGE),
     ("cell-hostile", HOSTILE_CELL),
     ("brief", BriefReport(CELL)),
     ("map", MAP),
     ("map-two-devices", TWO_MAPS),
-    ("map-many-blocks", MANY),
-    ("map-held-by-one", HELD_BY_ONE),
     ("leaks", LEAKY),
-    ("leaks-grown", GROWN),
     ("free", FREED),
     ("why-live", CALLED),
     ("why-fragmented", FRAGMENTED),
     ("why-leaked", LEAKED),
-    ("why-others", OTHERS),
-    ("why-caught", CAUGHT),
     ("fit", FITS),
     ("fit-nowhere", FITS_NOWHERE),
 )

@@ -16,10 +16,10 @@ pytestmark = pytest.mark.kernel
 START = """
 import gc, sys, weakref
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.gpu_mem import leaks as freeing
-from gpumagic.gpu_mem.leaks import free
-from gpumagic.gpu_mem.error_holders import drop_errors, held_errors
-from gpumagic.gpu_mem.error_holders import frames_with_locals
+from gpumagic.gpu_mem import answer_leaks as freeing
+from gpumagic.gpu_mem.answer_leaks import free
+from gpumagic.gpu_mem.names import drop_errors, held_errors
+from gpumagic.gpu_mem.names import frames_with_locals
 from gpumagic.gpu_mem.names import drop_outputs, shown_results
 
 gone = []

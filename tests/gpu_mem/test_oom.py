@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,7 +14,7 @@ from gpumagic.gpu_mem.oom import (
     is_out_of_memory,
     read_oom,
 )
-from gpumagic.gpu_mem.records import Counters, OomFacts
+from gpumagic.gpu_mem.records import OomFacts
 
 MIB, GIB = 1 << 20, 1 << 30
 NOTHING = OomFacts("", None, None, *[None] * 8)
@@ -149,62 +151,15 @@ TEXT = "CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capaci
 
 
 @pytest.fixture
-def ooms():
-    """How many errors each device has counted."""
-    return {0: 0, 1: 0}
-
-
-@pytest.fixture
 def shell():
     """A shell that holds nothing."""
     return SimpleNamespace(user_ns={}, user_ns_hidden={})
 
 
 @pytest.fixture
-def last(shell, ooms):
-    """What is known, told by the counters above."""
-    return LastOom(shell, lambda _: [Counters(d, ooms=n) for d, n in ooms.items()])
-
-
-def an_error(text=TEXT):
-    """An error as torch words it."""
-    return RuntimeError(text)
-
-
-def test_a_caught_one_is_known_by_its_number(last, ooms):
-    """A count that has risen with no error to show for it is one that was caught."""
-    last.seen()
-    ooms[1] += 2
-
-    facts, caught = last.seen()
-
-    assert facts is None
-    assert (caught.device, caught.times) == (1, 2)
-    assert caught.cell is None
-
-
-def test_more_than_the_error_itself_were_caught(last, ooms):
-    """Three counted and one let out are two caught beside it."""
-    ooms[0] += 3
-    last.cell_ended(2, an_error())
-
-    facts, caught = last.seen()
-
-    assert facts is not None
-    assert caught.times == 2
-
-
-def test_an_error_that_has_the_place_of_an_older_one_is_new(last, ooms):
-    """Python gives a new error the place of one that is gone, and torch the words."""
-    error = an_error()
-    for cell in (2, 3):  # the very same stands for its double
-        ooms[0] += 1
-        last.cell_ended(cell, error)
-
-    facts, caught = last.seen()
-
-    assert facts is not None
-    assert caught is None
+def last(shell):
+    """What is known of its last error."""
+    return LastOom(shell)
 
 
 def test_an_error_without_a_text_does_no_harm(last, shell):
@@ -216,35 +171,29 @@ def test_an_error_without_a_text_does_no_harm(last, shell):
 
     shell.user_ns["kept"] = Odd()
 
-    assert last.seen() == (None, None)
+    assert last.seen() is None
 
 
-def test_words_of_an_older_error_are_not_taken_for_those_of_the_last(last, ooms):
-    """What was caught after an error takes its place."""
-    ooms[0] += 1
-    last.cell_ended(2, an_error())
-    ooms[0] += 1
-    last.cell_ended(3)
-
-    facts, caught = last.seen()
-
-    assert facts is None
-    assert caught.cell == 3
-
-
-def test_no_error_is_kept_alive(last, ooms):
-    """What is remembered are words and numbers."""
-    import gc
-    import weakref
-
-    class Running(RuntimeError):
-        pass
-
-    ooms[0] += 1
-    error = Running(TEXT)
+def test_the_last_error_is_remembered_in_words_alone(last, shell):
+    """One that ended a cell comes before an older one that a variable has, and goes."""
+    shell.user_ns["kept"] = RuntimeError(TEXT.replace("3.00", "2.00"))
+    error = type("Weak", (RuntimeError,), {})(TEXT)
     gone = weakref.ref(error)
-    last.cell_ended(2, error)
+    before = last.seen()
+    last.cell_ended(error)
     del error
     gc.collect()
 
+    assert before.requested_bytes == 2 * GIB
+    assert last.seen().requested_bytes == 3 * GIB
     assert gone() is None
+
+
+def test_an_error_in_a_variable_is_found_once(last, shell):
+    """Also bare, and it does not come back in place of a later one."""
+    shell.user_ns["kept"] = RuntimeError(TEXT)
+    assert last.seen().requested_bytes == 3 * GIB
+
+    last.cell_ended(RuntimeError(TEXT.replace("3.00", "2.00")))
+
+    assert last.seen().requested_bytes == 2 * GIB

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+from gpumagic.gpu_open.records import FileRead
 from gpumagic.gpu_open.snapshot_file import Snapshot
-from gpumagic.gpu_open.trace_records import FileRead
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
 from gpumagic.simulator.allocator_snapshot import Recording
 from tests.simulator.simulated_device import DEFAULT, MIB, SIDE, allocator_of
@@ -87,7 +87,7 @@ class Program:
                 pass
             finally:
                 if pool:
-                    allocator.end_diversion(pool)
+                    allocator.end_diversion()
         elif what == "free":
             block = self.blocks.pop(value)
             if block.uses:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpumagic.gpu_open.host import is_users
-from gpumagic.gpu_open.trace_events import HostEvent, TraceEvents, Work
-from gpumagic.gpu_open.trace_records import FileRead
+from gpumagic.gpu_open.records import FileRead
+from gpumagic.gpu_open.trace_file import HostEvent, TraceEvents, Work
 from gpumagic.report.events import SpanKind
 
 KERNEL, COPY, FILL = SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL

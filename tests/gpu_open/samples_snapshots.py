@@ -10,9 +10,9 @@ from dataclasses import replace
 from itertools import accumulate
 
 from gpumagic.gpu_mem.records import Block, BlockState, Segment
-from gpumagic.gpu_open.answer_recording import SnapshotReport
-from gpumagic.gpu_open.memory_records import (
+from gpumagic.gpu_open.records import (
     Failure,
+    FileRead,
     Growth,
     LineMemory,
     MemoryCourse,
@@ -20,13 +20,11 @@ from gpumagic.gpu_open.memory_records import (
     ReplayOf,
     SnapshotOfDevice,
 )
-from gpumagic.gpu_open.trace_records import FileRead
+from gpumagic.gpu_open.report import SnapshotReport
 from gpumagic.report.places import CodeLine
 
 MIB, GIB = 2**20, 2**30
 STRETCHES = 240
-HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext {line}"
-LONG = "models/transformer/attention/flash_attention_with_sliding_window_utils.py"
 EXPANDABLE = "expandable_segments:True"
 
 
@@ -78,10 +76,8 @@ def course_of(*entries, events):
             for where, levels, taken, given_back in entries
         ),
         "course": MemoryCourse(
-            events,
             tuple(range(len(entries))),
             tuple(each[1] for each in entries),
-            length_s=events * 1.3e-4,
         ),
         "events": events,
         "peak_bytes": totals[peak],
@@ -100,7 +96,7 @@ def segment(*pieces, address=0, pool="large"):
     for size, where in pieces:
         state = BlockState.FREE if where is None else BlockState.ALLOCATED
         nbytes = int(size * MIB)
-        blocks.append(Block(offset, nbytes, state, nbytes, line=where))
+        blocks.append(Block(offset, nbytes, state, line=where))
         offset += nbytes
     at = 0x7F0000000000 + address
     return Segment(0, at, offset, 0, pool, False, tuple(blocks))
@@ -187,28 +183,6 @@ _DEVICE_OUT = device_of(
 )
 OUT_OF_MEMORY = report_of(_DEVICE_OUT, name="oom_snapshot.pickle")
 
-# ------------------------------------------------- what a file may tell less of
-
-NO_HISTORY = report_of(
-    device_of(
-        _TRAINING_SEGMENTS,
-        complete=False,
-        lines=(LineMemory(None, False, gib(2), gib(2), 0, 0),),
-    ),
-    settings=None,
-)
-HOSTILE_ONE = report_of(
-    device_of(
-        (segment((30, CodeLine(HOSTILE, HOSTILE)), (10, None)),),
-        **course_of(
-            (CodeLine(HOSTILE, HOSTILE), rising(1.1), 12, 12),
-            (CodeLine(f"{LONG}, line 1024", LONG), held(0.4), 1, 0),
-            events=77,
-        ),
-    ),
-    name=HOSTILE,
-    settings=HOSTILE,
-)
 
 # ------------------------------------------------------------------------ growth
 
@@ -226,9 +200,9 @@ GROWN = SnapshotReport(
     (_LEAKING,),
     "",
     grown=(
-        Growth(0, LOSSES, gib(0.15), gib(1.3), 30, 260),
-        Growth(0, STEP, 0, gib(0.04), 0, 2),
-        Growth(0, None, gib(0.01), gib(0.02), 9, 14),
+        Growth(LOSSES, gib(0.15), gib(1.3), 30, 260),
+        Growth(STEP, 0, gib(0.04), 0, 2),
+        Growth(None, gib(0.01), gib(0.02), 9, 14),
     ),
     read_s=1.31,
 )
@@ -267,22 +241,8 @@ REPLAY_HELPS = replace(
     ),
 )
 SAMPLES = (
-    (
-        "snapshot-oom",
-        "A snapshot of a training that ran out of memory",
-        OUT_OF_MEMORY,
-    ),
+    ("snapshot-oom", "A training that ran out of memory", OUT_OF_MEMORY),
     ("snapshot-training", "A snapshot of a training: whose the peak is", TRAINING),
-    ("snapshot-no-history", "A snapshot without a history", NO_HISTORY),
-    (
-        "snapshot-hostile",
-        "A snapshot with names that are made to break a page",
-        HOSTILE_ONE,
-    ),
     ("snapshot-grown", "Two snapshots: the line that keeps more and more", GROWN),
-    (
-        "snapshot-replay",
-        "A replay: one setting would have gone through",
-        REPLAY_HELPS,
-    ),
+    ("snapshot-replay", "A replay: one setting would have gone through", REPLAY_HELPS),
 )

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpumagic.gpu_open.answer_recording import TraceReport
-from gpumagic.gpu_open.trace_records import (
+from gpumagic.gpu_open.records import (
     Change,
     Comparison,
     Difference,
     FileRead,
-    HostWork,
     Idle,
     KernelSum,
     LaneSpan,
     LaneTrace,
     RankShare,
     RankTrace,
-    Step,
     Together,
 )
-from gpumagic.report.events import OperatorTime
+from gpumagic.gpu_open.report import TraceReport
 
 MS = 1e-3
 MIB = 2**20
@@ -63,26 +60,19 @@ def steady(step_ms, steps, *pieces):
     )
 
 
-def kernel(name, kind, count, total_ms, longest_ms):
+def kernel(name, kind, count, total_ms):
     """All runs of one kernel."""
-    return KernelSum(name, kind, count, total_ms * MS, longest_ms * MS)
+    return KernelSum(name, kind, count, total_ms * MS)
 
 
 KERNELS = (
-    kernel(GEMM, "matrix product", 2_880, 312, 0.412),
-    kernel(FLASH, "attention", 480, 96, 0.231),
-    kernel(ADD, "elementwise", 1_920, 44.1, 0.051),
-    kernel(MUL, "elementwise", 960, 28.2, 0.048),
-    kernel(SOFTMAX, "softmax", 240, 21.7, 0.113),
-    kernel("ncclDevKernel_Broadcast_RING_LL(int)", "communication", 2, 3.11, 1.9),
+    kernel(GEMM, "matrix product", 2_880, 312),
+    kernel(FLASH, "attention", 480, 96),
+    kernel(ADD, "elementwise", 1_920, 44.1),
+    kernel(MUL, "elementwise", 960, 28.2),
+    kernel(SOFTMAX, "softmax", 240, 21.7),
+    kernel("ncclDevKernel_Broadcast_RING_LL(int)", "communication", 2, 3.11),
 )
-OPERATORS = (
-    OperatorTime("aten::addmm", 2_880, 61.2 * MS, 44.1 * MS),
-    OperatorTime("aten::add_", 1_920, 18.2 * MS, 18.2 * MS),
-    OperatorTime("aten::_scaled_dot_product_flash_attention", 480, 21 * MS, 14 * MS),
-    OperatorTime("aten::linear", 2_880, 72.9 * MS, 8.1 * MS),
-)
-
 GPU_BOUND = RankTrace(
     file=file(),
     rank=0,
@@ -96,9 +86,8 @@ GPU_BOUND = RankTrace(
     copy_s=13.4 * MS,
     idle_s=9 * MS,
     launches=6_662,
-    streams=2,
     kernels=KERNELS,
-    idle=Idle(2.1 * MS, 1.2 * MS, 5.7 * MS, (HostWork("aten::linear", 1.1 * MS),)),
+    idle=Idle(2.1 * MS, 1.2 * MS, 5.7 * MS, (("aten::linear", 1.1 * MS),)),
     lanes=(
         lane(
             "host",
@@ -108,7 +97,6 @@ GPU_BOUND = RankTrace(
         lane("stream 7", *steady(52, 10, (0.5, 51, GEMM, "kernel"))),
         lane("stream 13", *steady(52, 10, (20, 21.3, "Memcpy HtoD", "copy"))),
     ),
-    operators=OPERATORS,
     phases=(("forward", 166 * MS), ("backward", 301 * MS), ("optimizer", 44 * MS)),
     host_length_s=545 * MS,
 )
@@ -124,10 +112,10 @@ HOST_BOUND = replace(
         4 * MS,
         29 * MS,
         (
-            HostWork(LOADER, 244 * MS),
-            HostWork("autograd::engine::evaluate_function: AddmmBackward0", 21 * MS),
-            HostWork("Optimizer.step#AdamW.step", 15 * MS),
-            HostWork(None, 11 * MS),
+            (LOADER, 244 * MS),
+            ("autograd::engine::evaluate_function: AddmmBackward0", 21 * MS),
+            ("Optimizer.step#AdamW.step", 15 * MS),
+            (None, 11 * MS),
         ),
     ),
     phases=(("input", 244 * MS), ("forward", 96 * MS), ("backward", 161 * MS)),
@@ -151,12 +139,11 @@ TINY = replace(
     copy_s=0.0,
     idle_s=392 * MS,
     launches=21_400,
-    streams=1,
     kernels=(
-        kernel(ADD, "elementwise", 12_800, 51.2, 0.006),
-        kernel(MUL, "elementwise", 8_600, 36.8, 0.005),
+        kernel(ADD, "elementwise", 12_800, 51.2),
+        kernel(MUL, "elementwise", 8_600, 36.8),
     ),
-    idle=Idle(371 * MS, 0.0, 21 * MS, (HostWork("aten::add", 230 * MS),)),
+    idle=Idle(371 * MS, 0.0, 21 * MS, (("aten::add", 230 * MS),)),
     lanes=(
         lane("host", (0, 480, "", "launch")),
         lane("stream 7", *steady(4, 120, (1, 1.73, ADD, "kernel"))),
@@ -164,13 +151,6 @@ TINY = replace(
     phases=(),
 )
 
-
-NO_DEVICE = RankTrace(
-    file=file("host_only.json"),
-    operators=OPERATORS,
-    host_length_s=1.2,
-    lanes=(lane("host", *steady(120, 10, (0, 90, "aten::addmm", "host code"))),),
-)
 
 MADE_TO_BREAK = replace(
     GPU_BOUND,
@@ -180,18 +160,16 @@ MADE_TO_BREAK = replace(
     length_s=640 * MS,
     communication_s=277 * MS,
     hidden_communication_s=71 * MS,
-    idle=Idle(90 * MS, 4 * MS, 4 * MS, (HostWork(HOSTILE, 90 * MS),)),
-    kernels=(kernel(HOSTILE, HOSTILE, 1, 9.0, 9.0), *KERNELS),
+    idle=Idle(90 * MS, 4 * MS, 4 * MS, ((HOSTILE, 90 * MS),)),
+    kernels=(kernel(HOSTILE, HOSTILE, 1, 9.0), *KERNELS),
     lanes=(lane(HOSTILE, (0, 640, HOSTILE, "kernel")),),
-    operators=(OperatorTime(HOSTILE, 1, MS, MS), *OPERATORS),
-    steps=(Step(3, 0.0, 64 * MS, 60.2 * MS),),
     phases=((HOSTILE, MS),),
 )
 
 # -------------------------------------------------------------------- many ranks
 
 
-def place(rank, *millis, last=4):
+def place(rank, *millis):
     """What one rank did: own, waits, moves, others waited."""
     own_ms, waits_ms, moves_ms, blamed_ms = (*millis, *(31.0, 0.0)[len(millis) - 2 :])
     length_s = (own_ms + waits_ms + moves_ms) * MS
@@ -202,7 +180,6 @@ def place(rank, *millis, last=4):
         waits_ms * MS,
         moves_ms * MS,
         blamed_ms * MS,
-        last,
         busy_s=length_s * 0.96,
         host_late_s=1.1 * MS,
     )
@@ -225,9 +202,9 @@ STRAGGLER = TraceReport(
     ranks=ranks(8),
     together=Together(
         ranks=tuple(
-            place(rank, 384, 0, 32, 117, last=4)
+            place(rank, 384, 0, 32, 117)
             if rank == 3
-            else place(rank, 245 + rank % 3, 117 - rank % 3, 32, 0, last=0)
+            else place(rank, 245 + rank % 3, 117 - rank % 3, 32, 0)
             for rank in range(8)
         ),
         world_size=8,
@@ -248,10 +225,8 @@ STRAGGLER = TraceReport(
 
 def _of_many(rank):
     if rank == 77:
-        return place(rank, 384, 2, 30, 118, last=161)
-    return place(
-        rank, 262 + rank % 12, 118 - rank % 12, 30, (rank % 5) / 10, last=rank % 3
-    )
+        return place(rank, 384, 2, 30, 118)
+    return place(rank, 262 + rank % 12, 118 - rank % 12, 30, (rank % 5) / 10)
 
 
 MANY = TraceReport(
@@ -271,20 +246,20 @@ MANY = TraceReport(
 # ---------------------------------------------------------------------- two runs
 
 
-def change(name, kind, counts, before_ms, after_ms):
+def change(name, counts, before_ms, after_ms):
     """One kernel in two runs."""
     before_s, after_s = (
         None if each is None else each * MS for each in (before_ms, after_ms)
     )
-    return Change(name, kind, *counts, before_s, after_s)
+    return Change(name, *counts, before_s, after_s)
 
 
 CHANGES = (
-    change(GEMM, "matrix product", (180, 180), 121, 181),
-    change("vectorized_elementwise_kernel", "elementwise", (1_440, 2_160), 33, 46.5),
-    change("softmax_warp_forward", "softmax", (240, 240), 21.7, 20.9),
-    change("triton_poi_fused_add_0", "fused", (None, 12), None, 0.8),
-    change("fused_dropout_kernel", "random numbers", (160, None), 0.481, None),
+    change(GEMM, (180, 180), 121, 181),
+    change("vectorized_elementwise_kernel", (1_440, 2_160), 33, 46.5),
+    change("softmax_warp_forward", (240, 240), 21.7, 20.9),
+    change("triton_poi_fused_add_0", (None, 12), None, 0.8),
+    change("fused_dropout_kernel", (160, None), 0.481, None),
 )
 SLOWER = TraceReport(
     (GPU_BOUND, replace(GPU_BOUND, file=file("after_rank0.json.gz"))),
@@ -303,21 +278,8 @@ SAMPLES = (
         "The GPU waits for the DataLoader",
         TraceReport((HOST_BOUND,), read_s=3.9),
     ),
-    (
-        "rank-tiny-kernels",
-        "Kernels are shorter than their launches",
-        TraceReport((TINY,)),
-    ),
-    (
-        "rank-no-device",
-        "A trace without any work of a GPU",
-        TraceReport((NO_DEVICE,)),
-    ),
-    (
-        "rank-hostile",
-        "Names that are made to break a page",
-        TraceReport((MADE_TO_BREAK,)),
-    ),
+    ("rank-tiny-kernels", "Kernels are shorter than launches", TraceReport((TINY,))),
+    ("rank-hostile", "Names made to break a page", TraceReport((MADE_TO_BREAK,))),
     ("ranks-straggler", "Eight ranks, one of which is slow in backward", STRAGGLER),
     ("ranks-128", "128 ranks, one of which waits for its input", MANY),
     ("runs-slower", "Two runs, the second of which is slower", SLOWER),

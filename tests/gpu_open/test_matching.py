@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.gpu_open.matching import matches_of
+from gpumagic.gpu_open.together import matches_of
 from tests.gpu_open.ranks import training
 
 
@@ -27,9 +27,9 @@ def _kept(rank, places):
 
 def _same(ranks):
     """Which ranks have each collective that was found, and what it truly is on them."""
-    found = matches_of(dict(enumerate(ranks)), by_rank=True)
+    found, _ = matches_of(dict(enumerate(ranks)), by_rank=True)
     same = defaultdict(dict)
-    for label, keys in found.keys.items():
+    for label, keys in found.items():
         for place, key in keys.items():
             same[key][label] = ranks[label].collectives[place].hidden_s
     return list(same.values())

@@ -74,22 +74,24 @@ class Notebook:
         self.asked = None
         return lambda: all(self._waits(each, for_s) for each in engines)
 
-    def all_waiting(self, for_s=0.0):
-        """Whoever has not come back waits for others, and has done so for so long."""
-        self.asked = None
-        return lambda: (
-            self.asked is not None
-            and bool(running := self.asked.running)
-            and all(
-                self._waits(each, for_s) or self._is_inside(each, for_s)
-                for each in running
-            )
-        )
+    def all_waiting(self, for_s):
+        """Whoever has not come back waits for others, and all have for so long."""
+        self.asked, seen_s = None, []
+
+        def are_waiting():
+            running = self.asked.running if self.asked else []
+            if running and all(map(self._waits, running)):
+                seen_s.append(time.monotonic())
+            else:
+                seen_s.clear()
+            return bool(seen_s) and seen_s[-1] - seen_s[0] >= for_s
+
+        return are_waiting
 
     def sent(self):
         """Ctrl-C was sent to the engines, and those that hear it have come back."""
         asked = self.asked
-        if asked is None or asked.interrupted_s is None:
+        if asked is None or not asked.interrupted:
             return False
         is_sent = time.monotonic() - asked.interrupted_s > _UNDERWAY_S
         return is_sent and all(self._waits(each) for each in asked.running)
@@ -99,11 +101,6 @@ class Notebook:
         if said.get("stuck_s") is None:  # of some calls no recorder tells
             return for_s == 0 and said.get("inside") is not None
         return said["stuck_s"] >= for_s
-
-    def _is_inside(self, engine, for_s):
-        """Of gloo beside simulated GPUs no recorder tells: that it is there must do."""
-        said = self._alive().get(engine, {})
-        return said.get("inside") is not None and said["since_s"] >= for_s
 
     def _alive(self):
         """The last word of each engine that runs what was asked last."""

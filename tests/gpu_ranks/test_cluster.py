@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumagic.gpu_ranks import engines, live, notebook
+from gpumagic.gpu_ranks import answer_where
 from tests.gpu_ranks.notebooks import Notebook, ctrl_c, whys
 
 pytest.importorskip("ipyparallel", reason="ipyparallel is not installed")
@@ -46,21 +46,17 @@ class Cluster(Notebook):
         self.on(
             self.client.ids,
             "import functools\n"
-            "from gpumagic.gpu_ranks import lookout as _l, on_engine as _e\n"
+            "from gpumagic.gpu_ranks import on_engine as _e, seen as _l\n"
             "_e.Lookout = functools.partial(_l.Lookout, every_s=0.2)",
         )
         return report
 
-    @property
-    def inside(self):
-        """What the magic keeps of this cluster."""
-        from gpumagic.gpu_ranks.magic import RanksMagics
-
-        magics = self.shell.magics_manager.registry[RanksMagics.__name__]
-        return magics._notebook_here()
-
     def end(self):
         """No engine is left."""
+        self.client.send_signal(signal.SIGKILL, block=False)  # to end nicely takes long
+        until_s = time.monotonic() + 5
+        while self.client.ids and time.monotonic() < until_s:
+            time.sleep(0.05)
         super().end()
         self.cluster.stop_cluster_sync()
 
@@ -92,35 +88,15 @@ def four(engines_alone):
     return engines_alone
 
 
-# --------------------------------------------------------------- before a group
-
-
-def test_without_a_group_engines_are_named_by_their_numbers(engines_alone):
-    """Each engine has a seat, though torch has been imported nowhere."""
-    report = engines_alone.ask()
-
-    assert [each.name for each in report.seats] == [0, 1, 2, 3]
-    assert [each.engine for each in report.seats] == [0, 1, 2, 3]
-    assert len({each.pid for each in report.seats}) == 4
-    assert {each.rank for each in report.seats} == {None}
-
-
-@pytest.mark.parametrize("typed", ["7", "1-9", "x", "3-1", "0,,2", "99999999999999"])
-def test_engines_that_are_not_there(engines_alone, typed):
-    """Who names engines that are not there is told so, before anybody is asked."""
-    from gpumagic.errors import GpuMagicError
-
-    with pytest.raises(GpuMagicError, match="engine"):
-        engines_alone.cell("pass", f"--on {typed}")
-
-
-# -------------------------------------------------------------------- the group
-
-
 def test_a_group_begins(engines_alone):
-    """Ranks follow the engines; it is gloo where there is no GPU."""
+    """Engines are named by their numbers, then by ranks; it is gloo without a GPU."""
+    before = engines_alone.ask().seats
     report = engines_alone.begin()
 
+    assert [(each.name, each.engine, each.rank) for each in before] == [
+        (engine, engine, None) for engine in range(4)
+    ]
+    assert len({each.pid for each in before}) == 4
     assert not report.unfinished
     assert [each.rank for each in report.seats] == [0, 1, 2, 3]
     assert [each.local_rank for each in report.seats] == [0, 1, 2, 3]
@@ -143,30 +119,6 @@ def test_who_is_slow(four, capsys):
     assert slow.own_s >= 0.5
     assert all(each.waits_s > 0.3 for each in report.times if each is not slow)
     assert "[stdout: 0-3] 4.0" in capsys.readouterr().out
-
-
-def test_slow_inside_backward(four):
-    """A rank that is slow inside DDP's backward is named, though all take as long."""
-    four.cell(
-        "class Slow(torch.autograd.Function):\n"
-        "    @staticmethod\n"
-        "    def forward(ctx, x): return x.clone()\n"
-        "    @staticmethod\n"
-        "    def backward(ctx, g):\n"
-        "        if dist.get_rank() == 3: time.sleep(0.5)\n"
-        "        return g\n"
-        "first, second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)\n"
-        "class Net(torch.nn.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__(); self.a, self.b = first, second\n"
-        "    def forward(self, x): return self.b(Slow.apply(self.a(x)))\n"
-        "model = torch.nn.parallel.DistributedDataParallel(Net())\n"
-    )
-    report = four.cell("model(torch.randn(8, 64)).sum().backward()")
-
-    assert report.slowest == 3
-    walls = [each.elapsed_s for each in report.times]
-    assert max(walls) < 1.5 * min(walls)
 
 
 def test_groups_within_the_group_are_told_apart(four):
@@ -195,40 +147,15 @@ def test_groups_within_the_group_are_told_apart(four):
 @pytest.fixture
 def shown(monkeypatch):
     """Whether the panel has said something since the test began."""
-    drawing, titles = live.Panel._drawing, []
+    drawing, titles = answer_where.Panel._drawing, []
 
     def noting(*given):
         drawn = drawing(*given)
         titles.append(drawn.title)
         return drawn
 
-    monkeypatch.setattr(live.Panel, "_drawing", noting)
+    monkeypatch.setattr(answer_where.Panel, "_drawing", noting)
     return lambda words: lambda: any(words in str(each) for each in titles)
-
-
-def test_of_very_many_the_last_collectives_are_compared(four):
-    """Above the limit ranks send their last ones, and the report says so."""
-    most = "import gpumagic.gpu_ranks.answers as _a; _a.MOST_IN_ALL = {}"
-    four.on(slice(None), most.format(16))
-    report = four.cell(
-        "for step in range(6):\n"
-        "    if dist.get_rank() == 2: time.sleep(0.1)\n"
-        "    dist.all_reduce(x)\n"
-    )
-    four.on(slice(None), most.format(200_000))
-
-    assert (report.slowest, report.unmatched) == (2, 0)
-    assert report.matched in (3, 4)  # one may lie across the edge
-    assert 0.2 < report.told_s < report.took_s
-    assert " known of " in str(report)
-
-
-def test_the_last_value_and_displays_are_shown(four, capsys):
-    """The value of the last line is shown of each engine, as under %%px."""
-    four.cell("dist.get_rank() + 40")
-
-    assert "40" in (out := capsys.readouterr().out)
-    assert "43" in out
 
 
 def test_a_rank_raises(four, capsys):
@@ -244,22 +171,6 @@ def test_a_rank_raises(four, capsys):
     assert failed.line.source.endswith("raise ValueError('planted')")
     assert [each.name for each in report.times] == [0, 2, 3]
     assert "ValueError" in capsys.readouterr().err
-
-
-def test_a_cell_that_awaits(four, capsys):
-    """It runs as in a plain cell, values and errors and all, and hears Ctrl-C."""
-    report = four.cell("import asyncio\nawait asyncio.sleep(0.1)\nprint('slept')")
-    failed = four.cell("await asyncio.sleep(0)\n1 / 0", "--on 0,2")
-    with ctrl_c(four.running(1)):
-        stopped = four.cell("await asyncio.sleep(30)", "--on 1")
-    again = four.cell("await asyncio.sleep(0.01)\ndist.all_reduce(x)")
-
-    assert "[stdout: 0-3] slept" in capsys.readouterr().out
-    assert all(0.1 < each.elapsed_s < 5 for each in report.times)
-    assert whys(failed) == {0: "raised", 2: "raised"}
-    assert whys(stopped) == {1: "interrupted"}
-    assert not again.unfinished
-    assert again.matched == 1
 
 
 def test_magics_inside_a_cell_know_its_lines(four, capsys):
@@ -295,7 +206,7 @@ def test_the_panel_becomes_the_report_and_is_drawn_four_times_a_second(
         sent.append((data, (transient or {}).get("display_id"), update))
 
     monkeypatch.setattr(four.shell.display_pub, "publish", publish)
-    monkeypatch.setattr(notebook, "_HANG_S", 1.0)
+    monkeypatch.setattr(answer_where, "HANG_S", 1.0)
     began_s = time.monotonic()
     four._run(f"%%gpu_ranks\n{SLOW}")
     took_s = time.monotonic() - began_s
@@ -312,14 +223,6 @@ def test_the_panel_becomes_the_report_and_is_drawn_four_times_a_second(
 # ------------------------------------------------------------- hangs and Ctrl-C
 
 
-def test_ctrl_c_is_sent_to_the_engines(four):
-    """One Ctrl-C interrupts the engines that are used, and the report says so."""
-    with ctrl_c(four.running(1, 3)):
-        report = four.cell("import time; time.sleep(30)", "--on 1,3")
-
-    assert whys(report) == {1: "interrupted", 3: "interrupted"}
-
-
 def test_after_ctrl_c_nothing_more_is_asked(four, tmp_path):
     """A cell is not run after all where Ctrl-C came while engines were made ready."""
     four.on(
@@ -331,7 +234,8 @@ def test_after_ctrl_c_nothing_more_is_asked(four, tmp_path):
         "on_rank.warm_up = lambda: (began.touch(), time.sleep(30))\n"
         "ran = False",
     )
-    four.inside._warm.clear()
+    magics = four.shell.magics_manager.registry["RanksMagics"]
+    magics._notebook_here()._warm.clear()
     with ctrl_c((tmp_path / "began").exists), pytest.raises(KeyboardInterrupt):
         four.cell("ran = True", "--on 1")
     four.on([1], "on_rank.warm_up = warm_up")
@@ -340,10 +244,10 @@ def test_after_ctrl_c_nothing_more_is_asked(four, tmp_path):
 
 
 def test_a_hang_and_two_ctrl_c(four, capsys, monkeypatch):
-    """A hang is told while it lasts; after two Ctrl-C `where` tells, a cell refuses."""
+    """A hang is told while it lasts; `where` tells until the missing rank has come."""
     from gpumagic.errors import GpuMagicError
 
-    monkeypatch.setattr(notebook, "_HANG_S", 1.0)
+    monkeypatch.setattr(answer_where, "HANG_S", 1.0)
     with ctrl_c(four.waiting(0, 1, 3, for_s=1.3), four.sent):
         report = four.cell(
             "if dist.get_rank() == 2:\n"
@@ -351,63 +255,22 @@ def test_a_hang_and_two_ctrl_c(four, capsys, monkeypatch):
             "dist.all_reduce(x)\n",
         )
     while_it_hung = capsys.readouterr().out
-    where = four.ask("where")
+    (waiting,) = four.ask("where").waiting
 
     assert "have waited" in while_it_hung
     assert set(whys(report)) >= {0, 1, 3}
-    (waiting,) = where.waiting
     assert waiting.collective == "all_reduce"
-    assert waiting.waiting == (0, 1, 3)
+    assert (waiting.waiting, waiting.missing) == ((0, 1, 3), (2,))
     assert waiting.waited_s > 1
-    assert waiting.missing == (2,)
     with pytest.raises(GpuMagicError, match="busy"):
         four.cell("pass")
 
-
-def test_when_the_missing_rank_has_come_all_is_as_before(four):
-    """Ranks that nobody waits for go on: `where` has them at the end, cells run."""
     four.cell("dist.all_reduce(x)", "--on 2")  # Ctrl-C has ended its cell before
     four.rest()
-    where = four.ask("where")
-    report = four.cell("dist.barrier()")
-
+    where, report = four.ask("where"), four.cell("dist.barrier()")
     assert not where.waiting
     assert not report.unfinished
     assert report.matched == 1
-
-
-def test_ranks_that_do_not_hear_ctrl_c_are_named(four, capsys, shown):
-    """Who waits in gloo does not hear it, and it is said who came back."""
-    with ctrl_c(four.waiting(0, 1, 3, for_s=0.1), shown("do not hear Ctrl-C")):
-        report = four.cell(
-            "if dist.get_rank() != 2: dist.all_reduce(x)\nelse: time.sleep(60)"
-        )
-    told = capsys.readouterr().out
-    four.cell("dist.all_reduce(x)", "--on 2")  # which sets the others free
-    four.rest()
-
-    assert "ranks 0, 1, 3 do not hear Ctrl-C: press it again to stop waiting" in told
-    assert whys(report) == {2: "interrupted", **dict.fromkeys((0, 1, 3), "deaf")}
-    assert report.restart.endswith("rc.send_signal(9, [0, 1, 3])")
-
-
-def test_a_group_that_cannot_be_left_is_named_with_what_to_type(four):
-    """Where torch itself hangs nobody waits for it: it is said which engine it is."""
-    from gpumagic.errors import GpuMagicError
-
-    hang = (
-        "from gpumagic.gpu_ranks import joining as _j\n"
-        "_j._ENDS_S = 0.2\n"
-        "_destroy, dist.destroy_process_group = dist.destroy_process_group, {}"
-    )
-    four.on(1, hang.format("lambda: time.sleep(60)"))
-    with pytest.raises(GpuMagicError, match="1 engine cannot leave") as failed:
-        four.ask("group")
-    four.on(1, "dist.destroy_process_group = _destroy; _j._ENDS_S = 10.0")
-    four.ask("group")
-
-    assert "rc.cluster.start_engines_sync(n=1)" in failed.value.hint
-    assert failed.value.hint.endswith("rc.send_signal(9, [1])")
 
 
 # ------------------------------------------------------- engines that come and go
@@ -433,22 +296,6 @@ def test_engines_busy_with_something_else(four, tmp_path):
     assert [each.name for each in alone.times] == [1, 3]
 
 
-def test_a_line_that_fails_right_before_takes_no_rank_away(four, monkeypatch):
-    """Its engine drops what came meanwhile, and the others wait: it is asked again."""
-    four.ask("group")
-    four.cell("import time, torch, torch.distributed as dist\nx = torch.ones(8)")
-    monkeypatch.setattr(engines.Engines, "busy", lambda *_: [])
-    line = "time.sleep(0.5); 1 / 0"
-    failing = four.client[1].execute(line, silent=False, block=False)
-    report = four.cell("dist.all_reduce(x)")
-    again = four.ask("group")
-
-    assert "division" in str(failing.exception())
-    assert not report.unfinished
-    assert report.matched == 1
-    assert not again.unfinished
-
-
 def test_an_engine_without_gpumagic(four):
     """It is said what it lacks, and the others answer."""
     hide = "import sys; _kept = {k: sys.modules.pop(k) for k in list(sys.modules) if "
@@ -465,37 +312,57 @@ def test_an_engine_without_gpumagic(four):
     assert [each.name for each in report.seats] == [0, 2, 3]
 
 
+def test_ranks_that_do_not_hear_ctrl_c_are_replaced(four, capsys, shown):
+    """Who waits in gloo does not hear it; what is to be typed brings a new engine."""
+    from gpumagic.errors import GpuMagicError
+
+    with ctrl_c(four.waiting(1), shown("not hear Ctrl-C")):
+        report = four.cell(
+            "if dist.get_rank() == 1: dist.recv(x)\n"
+            "elif dist.get_rank() == 2: time.sleep(60)"
+        )
+    told = capsys.readouterr().out
+    with pytest.raises(GpuMagicError, match="busy with what was begun before: 1") as no:
+        four.ask("group")
+    four._run(no.value.hint)
+    until_s = time.monotonic() + 20
+    while 1 in four.client.ids and time.monotonic() < until_s:
+        time.sleep(0.05)
+    begun = four.begin()
+
+    assert "rank 1 does not hear Ctrl-C: press it again to stop waiting" in told
+    assert whys(report) == {1: "deaf", 2: "interrupted"}
+    assert no.value.hint == report.restart
+    assert not begun.unfinished
+    assert [each.engine for each in begun.seats] == [0, 2, 3, 4]
+
+
 def test_killed_inside_a_collective(four):
-    """Who is killed is named first; the ranks that waited have lost it."""
+    """Who is killed is named first; those that are left make a group."""
+    four.cell("import os, signal, time, torch, torch.distributed as dist")
     with ctrl_c(four.all_waiting(for_s=0.5), four.sent):
         report = four.cell(
-            "import os, signal\n"
+            "x = torch.ones(8)\n"
             "if dist.get_rank() == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
             "dist.all_reduce(x)\n"
         )
-
-    why = whys(report)
-    assert str(report).startswith("rank 3 died" if "deaf" in why.values() else "none")
-    assert why.pop(3) == "died"
-    assert "lost" in why.values()
-    assert not report.times
-
-
-def test_a_dead_group_is_begun_anew(four):
-    """Those that are left, and engines that have joined since, make a group."""
     for engine, pid in four.pids.items():  # a rank of gloo that waits hears nobody
         if engine in four.busy():
             os.kill(pid, signal.SIGKILL)
     four.rest()
+    if len(four.client.ids) < 2:
+        four.cluster.start_engines_sync(n=1)
+        four.client.wait_for_engines(2, timeout=60)
     left = list(four.client.ids)
-    four.cluster.start_engines_sync(n=1)
-    four.client.wait_for_engines(len(left) + 1, timeout=60)
-    report = four.ask("group")
-    cell = four.cell("import torch, torch.distributed as dist\ndist.barrier()")
+    again, cell = four.ask("group"), four.cell("dist.barrier()")
 
-    assert not report.unfinished
-    assert [each.rank for each in report.seats] == list(range(len(left) + 1))
-    assert [each.engine for each in report.seats] == [*left, 4]
+    why = whys(report)
+    assert "rank 3 died" in str(report).splitlines()[0]
+    assert why.pop(3) == "died"
+    assert "lost" in why.values()
+    assert not report.times
+    assert not again.unfinished
+    assert [each.engine for each in again.seats] == left
     assert cell.matched == 1
 
 
@@ -561,7 +428,7 @@ def test_a_hang_of_simulated_gpus_is_told_and_hears_ctrl_c(
     four.ask("group")
     ranks = range(len(four.client.ids))
     capsys.readouterr()
-    monkeypatch.setattr(notebook, "_HANG_S", 1.0)
+    monkeypatch.setattr(answer_where, "HANG_S", 1.0)
     with ctrl_c(shown("has not called it")):
         began_s = time.monotonic()
         report = four.cell(
@@ -584,33 +451,6 @@ def test_a_hang_of_simulated_gpus_is_told_and_hears_ctrl_c(
     assert open_call.waiting == tuple(waiting)
 
 
-def test_of_a_long_cell_the_first_part_is_traced(four):
-    """A trace of hours would fill the memory: what all traced is told, as a part."""
-    ranks = "__import__('gpumagic.gpu_ranks.on_rank', fromlist=['x'])"
-    step = (
-        "    for _ in range(40 if dist.get_rank() == 1 else 10):\n"
-        "        x = (x @ x).clamp(-1, 1)\n"
-        "    dist.all_reduce(x)\n"
-    )
-    four.ask("group")  # what Ctrl-C has broken off holds nobody up
-    four.on(four.client.ids, f"{ranks}._TRACED_S = 4.0")
-    report = four.cell(
-        "import threading\n"
-        "x = torch.ones(256, 256, device='sim')\n"
-        f"for _ in range(5):\n{step}"
-        "x.sum().item()\n"
-        "timer = threading.Timer\n"
-        "while any(isinstance(each, timer) for each in threading.enumerate()):\n"
-        "    time.sleep(0.01)\n"
-        f"for _ in range(20):\n{step}"
-    )
-    four.on(four.client.ids, f"{ranks}._TRACED_S = 10.0")
-
-    assert not report.unfinished
-    assert (report.matched, report.unmatched, report.slowest) == (5, 0, 1)
-    assert report.told_s < 0.8 * report.took_s
-
-
 def test_everybody_holds_memory_on_gpu_0(four):
     """Who has used GPU 0 before its own is named, by what the driver lists there."""
     from gpumagic.gpu_ranks.answer_seats import Misplaced
@@ -630,25 +470,3 @@ def test_everybody_holds_memory_on_gpu_0(four):
 
     assert found.kind is Misplaced.ON_GPU_0
     assert len(found.ranks) == len(four.client.ids) - 1
-
-
-def test_what_is_to_be_typed_helps_where_an_engine_does_not_hear_ctrl_c(four):
-    """The line that is hinted at lets a new engine take its place."""
-    from gpumagic.errors import GpuMagicError
-
-    four.ask("group --backend gloo")
-    count = len(four.client.ids)
-    engine = four.client.ids[1]
-    with ctrl_c(four.waiting(engine), four.sent):
-        four.cell("x = torch.ones(4)\nif dist.get_rank() == 1: dist.recv(x)")
-    with pytest.raises(GpuMagicError, match=f"busy.*: {engine}") as failed:
-        four.ask("group")
-    four._run(failed.value.hint)
-    until_s = time.monotonic() + 20
-    while engine in four.client.ids and time.monotonic() < until_s:
-        time.sleep(0.05)
-    report = four.ask("group --backend gloo")
-
-    assert not report.unfinished
-    assert len(report.seats) == count
-    assert engine not in [each.engine for each in report.seats]

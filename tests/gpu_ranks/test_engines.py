@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_ranks import engines
-from gpumagic.gpu_ranks.answers import VERSION
+from gpumagic.errors import GpuMagicError, UsageProblem
+from gpumagic.gpu_ranks import answer_where, engines
+from gpumagic.gpu_ranks.answers import VERSION, Alive, Unfinished
 from gpumagic.gpu_ranks.engines import Asked, Engines, client_in
+from gpumagic.gpu_ranks.notebook import _word_of
 
 
 class Client:
@@ -73,71 +73,29 @@ def test_a_cluster_that_was_stopped_is_none():
     assert client_in({"old": gone}) is gone
 
 
-# ---------------------------------------------------------------------- no answer
+@pytest.mark.parametrize("typed", ["7", "1-9", "x", "3-1", "0,,2", "99999999999999"])
+def test_engines_that_are_not_there(typed):
+    """Who names engines that are not there is told so, before anybody is asked."""
+    with pytest.raises(GpuMagicError, match="names no engines"):
+        Engines(Client("tcp://a", range(4))).chosen(typed)
 
 
-def test_one_thread_alone_waits_for_a_controller_that_is_gone(monkeypatch):
-    """However often it is asked; and once it answers all is as before."""
-    monkeypatch.setattr(engines, "_ANSWERS_S", 0.05)
-    over, asked = threading.Event(), []
+@pytest.mark.parametrize(
+    ("words", "mem", "above_a_cell", "says"),
+    [
+        (["groups"], False, False, "no word groups"),
+        (["group", "now"], False, False, "one word too many"),
+        (["group"], False, True, "no word group"),
+        ([], True, False, "--mem has no meaning here"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(words, mem, above_a_cell, says):
+    """It is said what is wrong, and what to type instead."""
+    typed = SimpleNamespace(what=words, mem=mem)
+    with pytest.raises(UsageProblem, match=says) as refused:
+        _word_of(typed, above_a_cell=above_a_cell)
 
-    def queue_status(targets):
-        asked.append(targets)
-        over.wait()
-        return {0: {"queue": 0}}
-
-    those = Engines(SimpleNamespace(ids=[0], queue_status=queue_status))
-    for _ in range(3):
-        with pytest.raises(GpuMagicError, match="does not answer"):
-            those.busy([0])
-    assert len(asked) == 1
-
-    over.set()
-    monkeypatch.setattr(engines, "_ANSWERS_S", 5.0)
-    assert those.busy([0]) == []
-
-
-def test_a_client_that_fails_says_nothing_on_stderr(capfd):
-    """A thread of ours that fails is told in two lines, not by a traceback."""
-
-    def queue_status(_):
-        raise OSError("Connections have been closed.")
-
-    with pytest.raises(GpuMagicError, match="does not answer"):
-        Engines(SimpleNamespace(ids=[0], queue_status=queue_status)).busy([0])
-    assert capfd.readouterr().err == ""
-
-
-class TaskAborted(Exception):
-    """ipyparallel's word for what an engine has thrown away."""
-
-
-def dropping(count):
-    """Sends what an engine drops so many times before it runs."""
-    sent = []
-
-    def send(engine):
-        sent.append(engine)
-        error = TaskAborted() if sent.count(1) <= count and engine == 1 else None
-        return SimpleNamespace(
-            ready=lambda: True, exception=lambda: error, metadata={"outputs": []}
-        )
-
-    return send, sent
-
-
-def test_what_an_engine_drops_behind_a_failed_line_is_asked_again():
-    """The others wait for it: nobody but who has asked can bring it."""
-    send, sent = dropping(2)
-    asked = Asked(send, [0, 1, 2])
-    asked.begin()
-    assert 1 in asked.awaited
-    for _ in range(5):
-        asked.news()
-
-    assert sent == [0, 1, 2, 1, 1]
-    assert [*asked.results] == [0, 1, 2]
-    assert asked.results[1].exception() is None
+    assert refused.value.hint
 
 
 # ------------------------------------------------------------------------- Ctrl-C
@@ -152,7 +110,7 @@ def running(*, is_over=False):
 
 def alive(engine):
     """What an engine says while it runs."""
-    return {"version": VERSION, "kind": "alive", "rank": engine, "since_s": 3.0}
+    return {"version": VERSION, "kind": "alive", "rank": engine}
 
 
 def test_who_was_sent_ctrl_c_just_now_is_not_called_deaf():
@@ -186,3 +144,42 @@ def test_what_was_sent_is_known_though_ctrl_c_comes_meanwhile():
 
     with pytest.raises(KeyError):
         Asked({}.__getitem__, [0]).begin()
+
+
+# ---------------------------------------------------------------------- the panel
+
+
+@pytest.fixture
+def panel(monkeypatch):
+    """What was drawn of engines whose clock a test moves on."""
+    drawn, clock = [], SimpleNamespace(now_s=100.0)
+    time = SimpleNamespace(monotonic=lambda: clock.now_s)
+    monkeypatch.setattr(answer_where, "time", time)
+    place = SimpleNamespace(show=lambda drawing: drawn.append(drawing.title))
+    see = answer_where.Panel(place).see
+
+    def seen(*answers, after_s):
+        clock.now_s += after_s
+        names = [each.name for each in answers]
+        results = dict.fromkeys(names)
+        told = {"checked": lambda: [*answers], "running": names, "results": results}
+        see(SimpleNamespace(interrupted=(), **told))
+        return drawn
+
+    return seen
+
+
+def test_a_panel_is_drawn_four_times_a_second_at_most(panel):
+    """However often it is asked to look; and not at all in the first second."""
+    for _ in range(1000):
+        drawn = panel(Alive(0), Alive(1), after_s=0.005)
+
+    assert len(drawn) in range(12, 17)
+
+
+def test_who_raised_is_told_while_others_wait(panel):
+    """It is why they wait, and nobody has to press Ctrl-C to read it."""
+    raised = Unfinished(1, "raised", "ValueError: no")
+    (title,) = panel(Alive(0), raised, Alive(2), after_s=2)
+
+    assert title.startswith("rank 1 raised ValueError: no; ")

@@ -64,13 +64,22 @@ def two(tmp_path_factory):
         cluster.end()
 
 
-def test_hosts_are_told_apart(two):
-    """Each engine says its host; processes of two hosts may have one number."""
-    report = two.ask()
+def test_select_on_each_host(two):
+    """Local rank k of each host takes GPU k; by UUID these are four."""
+    before = two.ask()
+    for engine in range(4):
+        simulated = f"box = gpumagic.simulate('4x{('h100', 'h200')[engine // 2]}')"
+        two.on(engine, f"import gpumagic; {simulated}")
+    report = two.ask("select")
+    two.on(two.client.ids, "box.off()")
 
-    assert [each.host for each in report.seats] == ["node0"] * 2 + ["node1"] * 2
+    assert [each.host for each in before.seats] == ["node0"] * 2 + ["node1"] * 2
+    assert "2 hosts" in str(before)
+    assert report.chosen
+    assert [each.gpu_number for each in report.seats] == [0, 1, 0, 1]
+    assert len({each.gpu for each in report.seats}) == 4
+    assert not before.findings
     assert not report.findings
-    assert "2 hosts" in str(report)
 
 
 def test_a_group_over_two_hosts(two):
@@ -85,7 +94,7 @@ def test_a_group_over_two_hosts(two):
 
 
 def test_a_straggler_on_the_other_host(two):
-    """It is named with its host; lanes have one clock, and its error."""
+    """It is named with its host: a profile tells, as clocks are not compared."""
     report = two.cell(
         "import time, torch, torch.distributed as dist\n"
         "x = torch.ones(8)\n"
@@ -95,10 +104,10 @@ def test_a_straggler_on_the_other_host(two):
     )
 
     assert not report.unfinished, report
-    assert report.slowest == 3
-    assert report.matched == 5
+    assert (report.slowest, report.matched, report.moves_known) == (3, 5, True)
     assert "rank 3 (node1)" in str(report)
-    assert 0 < report.clock_error_s < 0.005
+    for each in report.times:
+        assert (each.waits_s > 0.3) == (each.name != 3)
 
 
 def test_a_hang_over_two_hosts(two):
@@ -117,65 +126,14 @@ def test_a_hang_over_two_hosts(two):
     assert after.matched == 1
 
 
-@pytest.mark.parametrize("ahead_s", [0, 3])
-def test_a_clock_that_is_ahead(two, ahead_s):
-    """Who waits for whom is right though a host's clock is three seconds ahead."""
-    ahead = (
-        "import time\n"
-        "from gpumagic.gpu_ranks import meeting as _c, on_rank as _o\n"
-        "_was_time, _was_now = _o._recorded, _c.now_ns\n"
-        f"_more = {ahead_s * 1_000_000_000}\n"
-        "_c.now_ns = lambda: _was_now() + _more\n"
-        "def _time(*given):\n"
-        "    said = _was_time(*given)\n"
-        "    moved = [[*r[:4], r[4] + _more, r[5] + _more, *r[6:]]"
-        " for r in said.get('collectives', ())]\n"
-        "    return said | {'collectives': moved, 'began_ns': said['began_ns'] + _more,"
-        " 'ended_ns': said['ended_ns'] + _more}\n"
-        "_o._recorded = _time\n"
-    )
-    two.on([2, 3], ahead)
-    report = two.cell("time.sleep(0.2 + 0.4 * dist.get_rank()); dist.all_reduce(x)")
-    two.on([2, 3], "_o._recorded, _c.now_ns = _was_time, _was_now")
-
-    waits_s = [each.waits_s for each in report.times]
-    assert waits_s == pytest.approx([1.2, 0.8, 0.4, 0.0], abs=0.2)
-    assert 0 < report.clock_error_s < 0.005
-
-
-def test_without_a_group_there_is_no_common_clock(two):
-    """Nothing has compared the clocks of two hosts then, and nothing is made up."""
-    two.on(two.client.ids, "dist.destroy_process_group()")
-    report = two.cell("time.sleep(0.01)")
-
-    assert report.clock_error_s is None
-
-
-def test_select_on_each_host(two):
-    """Local rank k of each host takes GPU k; by UUID these are four."""
-    for engine in range(4):
-        two.on(
-            engine,
-            "import gpumagic, os; os.environ.pop('RANK', None)\n"
-            f"gpumagic.simulate('2x4xh100', host={engine // 2})",
-        )
-    report = two.ask("select")
-
-    assert report.chosen
-    assert [each.gpu_number for each in report.seats] == [0, 1, 0, 1]
-    assert len({each.gpu for each in report.seats}) == 4
-    assert not report.findings
-
-
 def test_killed_on_the_other_host(two):
     """Who is killed there is named, and where the others are."""
-    assert not two.ask("group --backend gloo").unfinished
     # One that waits for another than the dead waits on.
     with ctrl_c(two.all_waiting(for_s=0.5), two.sent):
         report = two.cell(
             "import os, signal\n"
             "if dist.get_rank() == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
-            "import torch; dist.all_reduce(torch.ones(8))\n"
+            "dist.all_reduce(x)\n"
         )
 
     assert whys(report)[3] == "died"

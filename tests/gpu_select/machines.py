@@ -1,20 +1,16 @@
 """Machines made up for a test, and choosing free GPUs on them, chance under control."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 from gpumagic.devices.protocols import (
-    CudaState,
     Gpu,
     GpuProcess,
-    Initialisation,
     Inventory,
     MigSlice,
-    VisibleDevice,
 )
 from gpumagic.gpu_select.free import NotEnough, freest
-from gpumagic.gpu_select.report import TorchLook
 from gpumagic.gpu_select.request import read
 
 GIB = 2**30
@@ -92,44 +88,3 @@ def numbers(choice):
 def said(choice):
     """What is said of each GPU, by number."""
     return {place.gpu.index: why for place, why in choice.whys.items()}
-
-
-@dataclass
-class Driver:
-    """A machine whose CUDA, once some of its GPUs are shown, has started."""
-
-    there: Inventory
-    shown: tuple[int, ...] | None = None
-    simulated: bool = False
-
-    def inventory(self):
-        """What NVML lists."""
-        return self.there
-
-    def cuda_state(self):
-        """Started, where something is shown."""
-        if self.shown is None:
-            return CudaState(Initialisation.UNTOUCHED)
-        return CudaState(Initialisation.INITIALISED, 0, len(self.shown))
-
-    def visible_devices(self):
-        """What CUDA shows, by the numbers of the GPUs."""
-        if self.shown is None:
-            return None
-        bare = [UUIDS[index].removeprefix("GPU-") for index in self.shown]
-        return tuple(VisibleDevice("x", uuid, None) for uuid in bare)
-
-    def overlooks(self, mask):
-        """Only no value is as good as none."""
-        return mask is None
-
-
-class Nobody:
-    """A witness of a process in which nobody has looked for GPUs."""
-
-    def start(self):
-        """Nobody has started CUDA that is known."""
-
-    def torch_look(self):
-        """Torch has not looked."""
-        return TorchLook.NONE

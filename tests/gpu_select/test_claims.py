@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,49 +115,6 @@ def test_a_folder_that_cannot_be_had_is_said_and_nothing_is_claimed(
 
     assert "cannot be seen" in held.problem
     assert list(elsewhere.iterdir()) == []
-
-
-# Chooses when told to, at a moment that is the same for all, and says what.
-CHOOSER = """
-import sys, time
-from gpumagic.gpu_select import claims
-
-gpus = [f"GPU-{number}" for number in range(int(sys.argv[1]))]
-for line in sys.stdin:
-    while time.monotonic() < float(line):
-        pass
-    with claims.one_at_a_time(timeout_s=300) as held:
-        if line == "0\\n":
-            held.take([])
-        else:
-            taken = held.of_others(gpus)
-            time.sleep(0.001)  # as long as a look at the GPUs takes at least
-            free = [gpu for gpu in gpus if gpu not in taken]
-            held.take(free[:1])
-            print(*free[:1], held.problem or "", flush=True)
-            continue
-    print("released", flush=True)
-"""
-
-
-@pytest.mark.parametrize(("workers", "gpus", "rounds"), [(2, 4, 100), (6, 8, 40)])
-def test_processes_that_choose_at_the_same_moment_never_choose_the_same(
-    tmp_path, workers, gpus, rounds
-):
-    """However often they race, each process gets a GPU that no other has."""
-    with ExitStack() as running:
-        racers = [
-            running.enter_context(start(CHOOSER, tmp_path, str(gpus)))
-            for _ in range(workers)
-        ]
-        tell(racers, "0")  # once they answer, they have started
-        for _ in range(rounds):
-            chosen = tell(racers, str(time.monotonic() + 0.005))
-            assert len(set(chosen)) == workers, chosen
-            assert all(each.startswith("GPU-") for each in chosen)
-            assert set(tell(racers, "0")) == {"released"}
-        for racer in racers:
-            racer.stdin.close()
 
 
 def tell(racers: list[subprocess.Popen], line: str) -> list[str]:

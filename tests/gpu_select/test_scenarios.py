@@ -212,7 +212,7 @@ def test_after_the_start_nothing_is_changed_and_the_way_out_is_told():
 def test_a_forked_child_of_a_process_with_cuda_is_told_so():
     """In the child nothing can be chosen, and no environment is touched."""
     code = """
-    from gpumagic.devices.driver import open_driver
+    from gpumagic.devices.nvidia import open_driver
     driver = open_driver()
     started()
     status(driver)

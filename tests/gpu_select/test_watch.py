@@ -68,7 +68,7 @@ WATCHING = """\
 import sys
 from contextlib import ExitStack
 from gpumagic.gpu_select.watch import Watcher
-from gpumagic.notebook.cell_numbers import keep_cell_numbers
+from gpumagic.notebook.cell_transform import keep_cell_numbers
 keep_cell_numbers(get_ipython(), ExitStack())
 started = []
 watcher = Watcher(lambda: bool(started), on_start=lambda: print('told'))
@@ -97,23 +97,6 @@ def test_cells_and_lines_are_known_in_both_real_shells(see):
     )
     assert look.printed == "told\n"
     assert seen.result == "(4, 3, 'look()')"
-
-
-def test_an_import_of_torch_leaves_finders_and_modules_alone():
-    """The finder is gone with the cell that imports torch; modules keep their specs."""
-    found, names = watched(
-        """
-        before = places()
-        watch()
-        run("import torch, _bisect, wave")
-        found = [before[0] == places()[0]]
-        undo.close()
-        show(found, [sys.modules[name].__spec__.name for name in ("torch", "wave")])
-        """,
-        torch=True,
-    ).json()
-
-    assert (found, names) == ([True], ["torch", "wave"])
 
 
 def test_a_call_is_not_blamed_for_what_came_before_it():

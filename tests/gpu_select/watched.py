@@ -64,7 +64,7 @@ from contextlib import ExitStack
 from IPython.core.interactiveshell import InteractiveShell
 from gpumagic.devices.nvidia import NvidiaDriver
 from gpumagic.gpu_select.watch import Watcher
-from gpumagic.notebook.cell_numbers import keep_cell_numbers
+from gpumagic.notebook.cell_transform import keep_cell_numbers
 
 folder = pathlib.Path(tempfile.mkdtemp())
 sys.path.insert(0, str(folder))
@@ -100,17 +100,7 @@ CUINIT = "ctypes.CDLL('libcuda.so.1').cuInit(0)"
 def watched(
     code: str, files: dict[str, str] | None = None, *, torch: bool = False, **how: Any
 ) -> FakeRun:
-    """Run a snippet that has `shell`, `watcher`, `watch`, `run`, `places`, `show`.
-
-    Args:
-        code: The snippet.
-
-        files: Modules that can be imported, by the names of their files.
-
-        torch: Whether a stand-in for torch is among them.
-
-        how: As for `run_python`.
-    """
+    """Run a snippet that has `shell`, `watcher`, `watch`, `run`, `places`, `show`."""
     every = {**(_TORCH if torch else {}), **(files or {})}
     written = {name: textwrap.dedent(text) for name, text in every.items()}
     return run_python(_PRELUDE.format(files=written) + textwrap.dedent(code), **how)

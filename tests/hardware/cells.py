@@ -20,13 +20,7 @@ def run(statements, names):
 
 
 def cell(text: str, **names: Any) -> Callable[[], None]:
-    """What runs the statements of a text one by one, in the names of one namespace.
-
-    Args:
-        text: The cell.
-
-        names: What is there already.
-    """
+    """What runs the statements of a text one by one, in the names of one namespace."""
     file = f"{_FOLDER}/cell_{abs(hash(text))}.py"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     statements = [

@@ -36,21 +36,7 @@ def measure(  # noqa: PLR0913 -- each of them is a word of its own
     warmups: int,
     samples: int,
 ) -> Took:
-    """The median of what one action of a workload takes.
-
-    Args:
-        workload: What to do.
-
-        torch: The torch module itself.
-
-        device: "cuda", or "sim" for the simulated one.
-
-        now: The host's clock.
-
-        warmups: How many rounds come before those that are kept.
-
-        samples: How many are kept.
-    """
+    """The median of what one action of a workload takes."""
     module = getattr(torch, device)
     action = workload.prepare(torch, device)
     rounds = [

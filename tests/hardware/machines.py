@@ -103,15 +103,7 @@ def only_on_the_stand_in() -> None:
 
 
 def run(code: str, scenario: str | Path | None = None, **variables: str) -> Any:
-    """What a program in a fresh shell hands to `show`.
-
-    Args:
-        code: It has `typed(cell)`, which is what a cell shows, and `show(**found)`.
-
-        scenario: The machine; by default the one that the tests run on.
-
-        variables: Its environment's, beside those of this process.
-    """
+    """What a program in a fresh shell hands to `show`."""
     inherited = {k: v for k, v in os.environ.items() if k not in _VARIABLES}
     if scenario is not None:
         only_on_the_stand_in()

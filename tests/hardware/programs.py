@@ -54,19 +54,11 @@ _BESIDES = (
 
 @dataclass(frozen=True)
 class Step:
-    """One line of a program.
+    """One line of a program."""
 
-    Attributes:
-        kind: What it is counted as.
-
-        stream: The number of the stream that is the current one.
-
-        line: Python.
-    """
-
-    kind: str
-    stream: int
-    line: str
+    kind: str  # what it is counted as
+    stream: int  # the number of the stream that is the current one
+    line: str  # of Python
 
     def __str__(self) -> str:
         return f"S[{self.stream}]  {self.line}"
@@ -149,19 +141,7 @@ class _Writer:
     def use(
         self, kind: str, stream: int, line: str, *names: str, into: str = ""
     ) -> bool:
-        """Work with tensors, after those who have used them; whether it can work.
-
-        Args:
-            kind: What the step is counted as.
-
-            stream: Where it runs.
-
-            line: What it is.
-
-            names: What it needs, read or written.
-
-            into: What may get other memory by it.
-        """
+        """Work with tensors, after those who have used them; whether it can work."""
         if into and self.shares_with_any(into) and self._grows(line, into):
             return False  # a storage that grows under its views is another matter
         works = self._works(line)

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import gpumagic
-from gpumagic.gpu_ranks.flight_recorder import flight
+from gpumagic.gpu_ranks.seen import flight
 
 OUT = Path(sys.argv[1])
 SLOW, LATE, LARGE = 2, 1, 3

@@ -1,8 +1,8 @@
 """Two hundred operations, and what their kernels take on a real and a simulated GPU.
 
 Here each is judged by its kernels alone, as CUPTI tells of them; `workloads` holds
-whole calls against the clock. `python -m tests.hardware.sweep MODEL` prints the times
-on a simulated GPU as JSON, in seconds by the names of the cases.
+copies and the host against the clock. `python -m tests.hardware.sweep MODEL` prints the
+times on a simulated GPU as JSON, in seconds by the names of the cases.
 """
 
 from __future__ import annotations
@@ -36,31 +36,15 @@ _PRODUCTS = (
 
 @dataclass(frozen=True)
 class Case:
-    """An operation on tensors of some sizes.
+    """An operation on tensors of some sizes."""
 
-    Attributes:
-        kind: By which it is told of, as in `tests.simulator.agreement.KINDS`.
-
-        name: What it is called in the results.
-
-        shapes: Of its tensors, which are filled with halves.
-
-        dtype: Of its tensors.
-
-        run: The operation, of torch and the tensors.
-
-        tf32: Whether products may round.
-
-        indices: How many of the rows of the first tensor it is given as well, far from
-            each other.
-    """
-
-    kind: str
-    name: str
-    shapes: tuple[tuple[int, ...], ...]
-    dtype: str
-    run: Callable[..., object]
-    tf32: bool = False
+    kind: str  # by which it is told of, as in `tests.simulator.agreement.KINDS`
+    name: str  # what it is called in the results
+    shapes: tuple[tuple[int, ...], ...]  # of its tensors, which are filled with halves
+    dtype: str  # of its tensors
+    run: Callable[..., object]  # the operation, of torch and the tensors
+    tf32: bool = False  # whether products may round
+    # how many of the rows of the first tensor it is given as well, far from each other
     indices: int = 0
 
     def prepare(self, torch: Any, device: str) -> Callable[[], object]:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from gpumagic import cuda_sync_time
-from gpumagic.devices.driver import open_driver
-from gpumagic.devices.in_use import loads
+from gpumagic.devices.now import loads
+from gpumagic.devices.nvidia import open_driver
 from gpumagic.devices.opening import open_runtime
 
 ROUNDS = 7
 BUDGET_S = 0.5
-_NVIDIA_SMI_NAMES = {"sm_clock_mhz", "sm_clock_max_mhz", "limiters"}
+_NVIDIA_SMI_NAMES = {"limiters"}
 
 
 @pytest.fixture(scope="module", params=["product", "copy"])
@@ -125,7 +125,6 @@ def test_a_load_is_told_for_the_gpu_in_use(torch, spin, record_measurement):
     )
     told = {name for name, value in busy.to_dict().items() if value is not None}
     assert told >= _NVIDIA_SMI_NAMES
-    assert 0 < busy.sm_clock_mhz <= busy.sm_clock_max_mhz
 
 
 def _inside():

@@ -15,7 +15,7 @@ import json, os, sys, time
 import torch
 import torch.distributed as dist
 import gpumagic
-from gpumagic.gpu_ranks.flight_recorder import flight
+from gpumagic.gpu_ranks.seen import flight
 from gpumagic.gpu_ranks.on_rank import seat
 
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

@@ -93,7 +93,7 @@ def test_only_gpus_that_are_used_count_as_in_use():
     found = machines.run(
         """
 import torch
-from gpumagic.devices.cuda_start import driver_initialised
+from gpumagic.devices.nvidia import driver_initialised
 from gpumagic.devices.opening import open_runtime
 before = driver_initialised()
 torch.ones(1, device="cuda:2")

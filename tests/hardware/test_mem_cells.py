@@ -76,7 +76,7 @@ def test_a_retry_is_told_as_one(torch, shell, cell):
 
     told = badges(report)
     assert (told[BadgeKind.RETRY], told[BadgeKind.OOM_CAUGHT]) == (1, 1)
-    assert BadgeKind.FLUSHED not in told
+    assert BadgeKind.DRIVER_CALLS not in told
 
 
 # ------------------------------------------------------------- what cuBLAS keeps
@@ -126,19 +126,6 @@ def test_a_backward_pass_and_a_stream_have_one_of_their_own(shell, size):
     assert named[PROBABLY_WORKSPACES] == 3 * size
     blocks = [each for segment in drawn.segments for each in segment.blocks]
     assert sum(each.names == (PROBABLY_WORKSPACES,) for each in blocks) == 3
-
-
-def test_where_stacks_are_recorded_it_is_certain(torch, shell, size):
-    """The user's own memory history, with torch's frames, says who has taken it."""
-    torch.cuda.memory._record_memory_history(stacks="all")
-    try:
-        shell.run_cell("a = torch.ones(64, 64, device='cuda'); a @ a")
-        report = shell.run_line_magic("gpu_mem", "-o -q")
-    finally:
-        torch.cuda.memory._record_memory_history(None)
-
-    named = {each.name: each.own_bytes for each in report.holdings.holders}
-    assert named[WORKSPACES] == size
 
 
 def test_what_has_a_name_is_never_taken_for_a_workspace(shell, size):
@@ -304,6 +291,17 @@ def test_leaks_come_back_to_the_byte(torch, shell):
     assert sizes["Out[1]"] >= 3 * MIB
     assert sizes["lost in fails of the last error"] >= 5 * MIB
     assert before - torch.cuda.memory_allocated() == dict(told.total_bytes)[0]
+
+
+def test_the_cache_goes_back_to_the_driver_when_asked(torch, shell):
+    """`free --cache` is the one command that gives it back."""
+    shell.run_cell("big = torch.ones(512 << 18, device='cuda'); del big")
+    reserved = torch.cuda.memory_reserved()
+
+    report = shell.run_line_magic("gpu_mem", "free --cache -o -q")
+
+    assert torch.cuda.memory_reserved() <= reserved - 512 * MIB
+    assert report.returns[0].gained_bytes > 0
 
 
 def test_a_fit_is_kept(torch, shell):

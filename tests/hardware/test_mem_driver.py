@@ -14,7 +14,7 @@ _SCENARIO = "GPUMAGIC_FAKE_SCENARIO"  # of the stand-in driver; none on a real m
 _OUTSIDE = """
 import os
 import torch
-from gpumagic.devices.driver import open_driver
+from gpumagic.devices.nvidia import open_driver
 from gpumagic.devices.opening import runtime_now
 from gpumagic.gpu_mem.counters import device_memories
 
@@ -23,7 +23,7 @@ driver = open_driver()
 (memory,) = device_memories(runtime_now(), driver)
 listed = {p.pid: p.used_bytes for g in driver.inventory().gpus for p in g.processes}
 print(listed.get(os.getpid()), memory.outside_bytes, torch.cuda.memory_reserved())
-print(memory.used_bytes, memory.not_ours_bytes)
+print(memory.used_bytes, memory.process_bytes)
 """
 
 
@@ -51,11 +51,11 @@ def test_outside_torch_is_this_process_own_and_no_more(used_by_nobody):
         env=os.environ | used_by_nobody,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    own, outside, reserved, used, not_ours = done.stdout.split()
+    own, outside, reserved, used, process = done.stdout.split()
 
     if own == "None":
         pytest.skip("this driver does not tell what this process holds")
     assert int(outside) == int(own) - int(reserved)
-    assert int(not_ours) == int(used) - int(own)
+    assert process == own
     if used_by_nobody:
-        assert int(not_ours) >= 480 << 20
+        assert int(used) - int(process) >= 480 << 20

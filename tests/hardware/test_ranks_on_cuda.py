@@ -49,13 +49,7 @@ show(**shown)
 
 
 class Job:
-    """What a job has left behind.
-
-    Args:
-        folder: Where rank 0 wrote what it was told.
-
-        said: What the ranks wrote to stderr.
-    """
+    """What a job has left behind."""
 
     def __init__(self, folder, said):
         self._folder, self.said = folder, said

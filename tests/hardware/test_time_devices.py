@@ -23,8 +23,8 @@ if count < 4:
     raise SystemExit
 
 from gpumagic.cuda_sync_time import find_races, measure
-from gpumagic.devices.driver import open_driver
-from gpumagic.devices.in_use import loads
+from gpumagic.devices.nvidia import open_driver
+from gpumagic.devices.now import loads
 from gpumagic.devices.opening import open_runtime
 from gpumagic.report.events import SpanKind
 from tests.hardware.cells import cell

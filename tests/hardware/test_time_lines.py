@@ -145,8 +145,8 @@ side.synchronize()
     assert lines["side.synchronize()"].host_s > main.device_s
 
 
-def test_a_backward_pass_is_its_call_s_and_again_its_forward_s(torch, by_line):
-    """What autograd's own thread launches is told at both."""
+def test_a_backward_pass_is_the_line_s_that_called_it(torch, by_line):
+    """Though autograd's own thread launches it."""
     weights = torch.randn(256, 256, device="cuda", requires_grad=True)
     inputs = torch.randn(64, 256, device="cuda")
     text = """\
@@ -159,12 +159,8 @@ loss.backward()
 
     lines, report = by_line(text, weights=weights, inputs=inputs)
 
-    backward = lines["loss.backward()"]
-    assert backward.launches > 3
+    assert lines["loss.backward()"].launches > 3
     assert sums(lines)[0] == len(work_of(report))
-    its = lines["hidden = inputs @ weights"].backward_s
-    assert 0 < its < backward.device_s
-    assert lines["loss = hidden.square().mean()"].backward_s > 0
 
 
 def test_copies_are_told_at_their_lines(torch, by_line):

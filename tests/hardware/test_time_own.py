@@ -11,8 +11,7 @@ import pytest
 from gpumagic.cuda_sync_time import measure
 from gpumagic.cuda_sync_time.records import FlagKind
 from gpumagic.devices import waiting
-from gpumagic.devices.accelerator import CudaRuntime
-from gpumagic.devices.busy import Busy
+from gpumagic.devices.accelerator import Busy, CudaRuntime
 from gpumagic.devices.opening import open_runtime
 from gpumagic.report.events import DEVICE_KINDS, SpanKind
 

@@ -33,13 +33,7 @@ _BY_POOL = "reserved_bytes_by_private_pools"  # told by torch 2.14 and later
 
 
 class Machine:
-    """One of both, on which programs run one after the other.
-
-    Args:
-        now_s: The host's clock.
-
-        go_on: Lets the host be busy with something else between two lines.
-    """
+    """One of both, on which programs run one after the other."""
 
     def __init__(
         self, now_s: Callable[[], float], go_on: Callable[[], None] = lambda: None

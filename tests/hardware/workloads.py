@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,111 +15,20 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Workload:
-    """Something for a GPU to do.
+    """Something for a GPU to do."""
 
-    Attributes:
-        name: What it is called in the results.
-
-        prepare: Makes its tensors on a device and gives what is to be timed.
-
-        clock: By which of the two clocks it is judged: the device's own between two
-            events, or the host's until the device is idle.
-
-        times: How often the action is repeated between two readings of the clock.
-    """
-
-    name: str
+    name: str  # what it is called in the results
+    # makes its tensors on a device and gives what is to be timed
     prepare: Callable[[Any, str], Action]
+    # by which of the two clocks it is judged: the device's own between two events, or
+    # the host's until the device is idle
     clock: str = EVENTS
-    times: int = 5
+    times: int = 5  # how often the action is repeated between two readings of the clock
 
 
 def workloads(shrunk: int = 1) -> tuple[Workload, ...]:
-    """All of them.
-
-    Args:
-        shrunk: By how much every long side is divided, for a quick look.
-    """
-    return (
-        *_matmuls(shrunk),
-        *_elementwise(shrunk),
-        *_reductions(shrunk),
-        *_copies(shrunk),
-        *_loops(),
-    )
-
-
-# ------------------------------------------------------------------ on the device
-
-
-def _matmuls(shrunk: int) -> Iterator[Workload]:
-    for size in (512, 1024, 2048, 4096):
-        for word in ("fp32", "tf32", "bf16"):
-            prepare = functools.partial(_matmul, size=size // shrunk, word=word)
-            yield Workload(f"matmul {size} {word}", prepare)
-
-
-def _matmul(torch: Any, device: str, size: int, word: str) -> Action:
-    dtype = torch.bfloat16 if word == "bf16" else torch.float32
-    a, b = (torch.full((size, size), 0.5, device=device, dtype=dtype) for _ in "ab")
-
-    def multiply() -> None:
-        with _rounding(torch, word == "tf32"):
-            torch.mm(a, b)
-
-    return multiply
-
-
-@contextlib.contextmanager
-def _rounding(torch: Any, allowed: bool) -> Iterator[None]:  # noqa: FBT001
-    matmul = torch.backends.cuda.matmul
-    before, matmul.allow_tf32 = matmul.allow_tf32, allowed
-    try:
-        yield
-    finally:
-        matmul.allow_tf32 = before
-
-
-def _elementwise(shrunk: int) -> Iterator[Workload]:
-    for millions in (1, 4, 16, 64):
-        for name, operation in (
-            ("add", lambda torch, x: torch.add(x, x)),
-            ("relu", lambda torch, x: torch.relu(x)),
-            ("exp", lambda torch, x: torch.exp(x)),
-        ):
-            yield _of_one_tensor(
-                f"{name} of {millions} Mi fp32", operation, (millions * MIB // shrunk,)
-            )
-
-
-def _reductions(shrunk: int) -> Iterator[Workload]:
-    rows, long = 8192 // shrunk, 4096 // shrunk
-    for name, operation in (
-        ("sum", lambda _, x: x.sum()),
-        ("sum of rows", lambda _, x: x.sum(1)),
-        ("sum of columns", lambda _, x: x.sum(0)),
-        ("largest of rows", lambda _, x: x.amax(1)),
-        ("softmax", lambda torch, x: torch.softmax(x, 1)),
-        (
-            "layer norm",
-            lambda torch, x: torch.nn.functional.layer_norm(x, x.shape[1:]),
-        ),
-    ):
-        for word in ("float32", "bfloat16"):
-            yield _of_one_tensor(f"{name}, {word}", operation, (rows, long), word)
-
-
-def _of_one_tensor(
-    name: str,
-    operation: Callable[[Any, Any], object],
-    shape: tuple[int, ...],
-    word: str = "float32",
-) -> Workload:
-    def prepare(torch: Any, device: str) -> Action:
-        x = torch.full(shape, 0.5, device=device, dtype=getattr(torch, word))
-        return functools.partial(operation, torch, x)
-
-    return Workload(name, prepare)
+    """All of them; every long side is divided, for a quick look."""
+    return (*_copies(shrunk), *_loops())
 
 
 # ----------------------------------------------------------------------- copies

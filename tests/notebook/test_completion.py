@@ -179,8 +179,8 @@ def test_what_completes_behind_each_magic(loaded, line, words):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("%cuda_sync_time ", {"log", "on", "off", "loss"}),
-        ("%cuda_sync_time lo", {"log", "loss", "loader"}),
+        ("%cuda_sync_time ", {"on", "off", "loss"}),
+        ("%cuda_sync_time lo", {"loss", "loader"}),
         ("%tensor_info lo", {"loss", "loader"}),
         ("%tensor_info --view 6,4 loss, loa", {"loader"}),
     ],

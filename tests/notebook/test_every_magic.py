@@ -119,7 +119,6 @@ def test_what_goes_round_every_cell_goes_on_and_off(shell, name, capsys):
 
     for word in ("on", "on", "off", "off"):
         assert shell.run_cell(f"%{name} {word}").success
-    shell.run_cell(f"%{name} log -o")
 
     capsys.readouterr()
     assert {event: list(each) for event, each in shell.events.callbacks.items()} == (

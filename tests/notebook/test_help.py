@@ -92,17 +92,6 @@ def test_help_is_complete_and_narrow(loaded, name):
     assert ("\nwords:\n" in text) == (name in WITH_WORDS)
 
 
-def test_help_has_its_parts_in_order(loaded):
-    """What is typed most is read first: lines, words, the few options, the others."""
-    text = help_of(loaded, "gpu_mem")
-    parts = ["Say where", "  %gpu_mem  ", "\nwords:", "\noptions:"]
-    parts += ["\nmore options:", "Looking resets"]
-
-    places = [text.index(part) for part in parts]
-
-    assert places == sorted(places)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_both_ways_of_asking_show_the_same(loaded, name, capsys, monkeypatch):
     """`--help` and `?` differ in nothing but where the text appears."""

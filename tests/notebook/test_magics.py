@@ -5,19 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.drawing import Drawing, Note
-from gpumagic.errors import UsageProblem
-from gpumagic.notebook import magics
 from gpumagic.notebook.arguments import parts_asked_alone
 from gpumagic.notebook.session import Session
-
-
-@pytest.mark.parametrize("text", ["class", "None", "a b", "1st", "x.y"])
-def test_a_report_is_kept_under_names_that_can_be_assigned_to(text):
-    """What is no name, or a word of Python's own, is refused before anything runs."""
-    with pytest.raises(UsageProblem):
-        magics.variable_name(text)
-
-    assert magics.variable_name("klass") == "klass"
 
 
 @pytest.mark.parametrize(

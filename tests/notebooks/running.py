@@ -106,13 +106,7 @@ _KERNEL_OPTIONS = (
 
 
 def executed(notebook, *options):
-    """The notebook with the outputs of a run; an error of a cell is raised.
-
-    Args:
-        notebook: What is run.
-
-        options: Further ones of its kernel.
-    """
+    """The notebook with the outputs of a run; an error of a cell is raised."""
     notebook = copy.deepcopy(notebook)
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(REPOSITORY), before)))

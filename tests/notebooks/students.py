@@ -15,33 +15,20 @@ _ANSWER = re.compile(
 
 @dataclass(frozen=True)
 class Answer:
-    """What a student puts into the cell of an exercise.
+    """What a student puts into the cell of an exercise."""
 
-    Args:
-        title: What is done in it.
-
-        code: The whole cell.
-
-        word: What the check has to say of it: "right" or "not yet".
-    """
-
-    title: str
-    code: str
-    word: str
+    title: str  # what is done in it
+    code: str  # the whole cell
+    word: str  # what the check has to say of it: "right" or "not yet"
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """The answers to one exercise.
+    """The answers to one exercise."""
 
-    Args:
-        answers: In the order in which they are tried.
-
-        afresh: What runs before each of them, where one of them takes away what the
-            next one needs.
-    """
-
-    answers: tuple[Answer, ...]
+    answers: tuple[Answer, ...]  # in the order in which they are tried
+    # what runs before each of them, where one of them takes away what the next one
+    # needs
     afresh: str = ""
 
 

@@ -8,38 +8,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumagic.pin_loader import records
+from gpumagic.pin_loader.anatomy import Demand, Memory, limits_of
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.answer_watch import WatchReport
-from gpumagic.pin_loader.bound import after_proof, bound_of
-from gpumagic.pin_loader.limits import Demand, guard
-from gpumagic.report.places import Code, CodeLine
+from gpumagic.pin_loader.bound import bound_of
+from gpumagic.report.places import CodeLine
 from gpumagic.report.robust import verdict_of
 
 MS = 1e-3
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext {line}"
-LONG = "encoder.layers.11.self_attention.output.projection.weight_quantized_" * 3
-WIDE = "データ転送 → 显存 🚀"
 
-H100 = records.Setting(
-    "cuda",
-    device=0,
-    device_name="NVIDIA H100 80GB HBM3",
-    torch_version="2.13.0",
-    processors=16,
-)
-CPU = records.Setting("cpu", torch_version="2.13.0+cpu", processors=16)
+H100 = records.Setting("cuda", device=0)
 
 LOADER = records.LoaderFacts("train_dl", length=1251, workers=4, prefetch_factor=2)
-ALONE = replace(LOADER, workers=0, prefetch_factor=None)
-# ------------------------------------------------------------------- the batch
-
 IMAGES, LABELS = 256 * 3 * 224 * 224 * 4, 256 * 8
 OFF = {"pinned": records.Pinned.PAGEABLE, "why": records.WhyPageable.FLAG_OFF}
-IMAGE = records.Leaf("batch[0]", "Tensor", (256, 3, 224, 224), "float32", IMAGES, **OFF)
-LABEL = records.Leaf("batch[1]", "Tensor", (256,), "int64", LABELS, **OFF)
-PAIR = records.Anatomy("list", (IMAGE, LABEL), locked_bytes=256 * MIB + 2 * KIB)
-# ------------------------------------------------------------------- the rates
+IMAGE = records.Leaf("batch[0]", (256, 3, 224, 224), "float32", IMAGES, **OFF)
+LABEL = records.Leaf("batch[1]", (256,), "int64", LABELS, **OFF)
+PAIR = records.Anatomy((IMAGE, LABEL), locked_bytes=256 * MIB + 2 * KIB)
 
 
 def samples(*ms):
@@ -109,14 +95,8 @@ OUT_OF_TIME = records.WorkerSearch((loading(6.2),), 4, records.Stopped.BUDGET, 4
 SMALL = replace(STOOD_IN, copies=copies(0.9, 0.3), pin_copy=about(0.5), nbytes=9 * MIB)
 SLOW = replace(SMALL, load=loading(24.3))
 
-# ----------------------------------------------------------------- the machine
-
-ROOM = {records.LimitKind.AVAILABLE: 200 * GIB, records.LimitKind.SHM: 100 * GIB}
-FITTING = guard(Demand(PAIR, 4), ROOM)
-# ----------------------------------------------------------------------- proof
-
-CHANGED = (records.Change("pin_memory", "False", "True"),)
-WITH_WORKERS = (*CHANGED, records.Change("num_workers", "4", "32"))
+ROOM = {Memory.AVAILABLE: 200 * GIB, Memory.SHM: 100 * GIB}
+FITTING = tuple(each.remark() for each in limits_of(Demand(PAIR, 4), ROOM))
 SAME = records.Sameness(8, same=True)
 
 
@@ -133,14 +113,12 @@ def proof(pairs=10, before_ms=26.4, times=1.84, **given):
     )
 
 
-# --------------------------------------------------------------------- reports
-
 DIAGNOSED = LoaderReport(
     records.State.DIAGNOSED,
     H100,
     LOADER,
     anatomy=PAIR,
-    guard=FITTING,
+    remarks=FITTING,
     rates=RATES,
     workers=NOTHING_MORE,
     bound=bound_of(RATES, pinned=False, workers=4, search=NOTHING_MORE),
@@ -149,28 +127,9 @@ FASTER = replace(
     DIAGNOSED,
     state=records.State.FASTER,
     out="train_dl_pinned",
-    changes=CHANGED,
+    changed=("pin_memory",),
     sameness=SAME,
     end_to_end=proof(),
-)
-WORKERS = replace(
-    FASTER,
-    rates=SLOW,
-    workers=replace(MORE),
-    bound=after_proof(
-        bound_of(SLOW, pinned=False, workers=4, search=MORE),
-        proof(times=4.1),
-        records.Remedy.EVERYTHING,
-    ),
-    changes=WITH_WORKERS,
-    remarks=(
-        records.Remark(
-            "random transforms draw other numbers, as each worker has its own seed: "
-            "there are 32 instead of 4; the order is the same",
-            "keep num_workers=4 to reproduce an earlier training exactly",
-        ),
-    ),
-    end_to_end=proof(times=4.1),
 )
 NOTHING = replace(
     DIAGNOSED,
@@ -214,52 +173,13 @@ DIFFERENT = replace(
         3, same=False, difference="batch 3: batch[0]: other values"
     ),
     reason=records.Remark(
-        "the new loader gives other data: batch 3: batch[0]: other values",
+        "rebuilt, train_dl gave other batches: batch 3: batch[0]: other values",
         "keep the old one; --force makes the new one all the same",
-        serious=True,
     ),
 )
-NO_GPU = LoaderReport(
-    records.State.NO_ACCELERATOR,
-    CPU,
-    ALONE,
-    records.Remark(
-        "pinning is impossible here: there is no accelerator; nothing was changed",
-        'gpumagic.simulate("h100") puts a simulated one in its place',
-    ),
-    anatomy=replace(
-        PAIR,
-        leaves=tuple(
-            replace(each, why=records.WhyPageable.NO_ACCELERATOR)
-            for each in PAIR.leaves
-        ),
-    ),
-    rates=records.Rates(load=loading(96.0, 0, WAITS)),
-    workers=replace(MORE, now=0, trials=(MORE.trials[0], *MORE.trials[3:])),
-)
-HOSTILE_REPORT = replace(
-    FASTER,
-    loader=replace(LOADER, name=HOSTILE),
-    anatomy=replace(
-        PAIR,
-        class_name=HOSTILE,
-        leaves=tuple(
-            replace(IMAGE, path=f"batch[{name!r}]", what=WIDE, dtype=LONG)
-            for name in (HOSTILE, LONG, WIDE)
-        ),
-    ),
-    changes=(records.Change(HOSTILE, LONG, WIDE),),
-    remarks=(records.Remark(HOSTILE, LONG, serious=True), records.Remark(WIDE, WIDE)),
-    sameness=replace(SAME, problem=HOSTILE),
-    out="fed",
-)
-
-# ----------------------------------------------------------------------- watch
-
 FOR = CodeLine("In [12], line 3", "for x, y in train_dl:")
 TO_X = CodeLine("In [12], line 4", "x = x.to(device)")
 TO_Y = CodeLine("In [12], line 5", "y = y.to(device, non_blocking=True)")
-CELL = Code("for x, y in train_dl:\n    x = x.to(device)", cell=12)
 
 
 def waits(count=24, each_s=31 * MS, first_s=0.62, **more):
@@ -279,7 +199,6 @@ PAGEABLE_REMARK = records.Remark(
     "%pin_loader train_dl, then x.to(device, non_blocking=True)",
 )
 WATCHED = WatchReport(
-    CELL,
     H100,
     elapsed_s=4.31,
     host_s=4.31,
@@ -292,13 +211,10 @@ WATCHED = WatchReport(
 )
 SAMPLES = (
     ("fixed", FASTER),
-    ("fixed-workers", WORKERS),
-    ("fixed-hostile", HOSTILE_REPORT),
     ("diagnosed", DIAGNOSED),
     ("diagnosed-more-workers", MORE_WORKERS),
     ("diagnosed-short-epochs", SHORT_EPOCHS),
     ("nothing", NOTHING),
     ("refused-different", DIFFERENT),
-    ("cpu", NO_GPU),
     ("watch", WATCHED),
 )

@@ -1,49 +1,32 @@
-"""`%pin_loader` in a shell, on the simulated GPU: what each line comes to."""
+"""`%pin_loader` on the simulated GPU: each line in a shell, and what is left after."""
 
 from __future__ import annotations
 
-import functools
 import gc
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from gpumagic.devices.busy import Busy
+import gpumagic
+from gpumagic.devices.accelerator import Busy
 from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import GpuMagicError
-from gpumagic.pin_loader import DevicePrefetcher, load, workers
+from gpumagic.pin_loader import DevicePrefetcher, anatomy, diagnose, improve, load
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.answer_watch import WatchReport
-from gpumagic.pin_loader.records import (
-    Limit,
-    LimitKind,
-    Remedy,
-    Severity,
-    State,
-)
-from tests.pin_loader.clocks import paced
-from tests.report.test_introspection import Refusing
+from gpumagic.pin_loader.feed import measure_feed
+from gpumagic.pin_loader.records import Loading, Remedy, Samples, State
+from gpumagic.pin_loader.trial import kept
 
 BUDGET = "--budget 2s"
-SHAPE = (3, 64, 64)
+IMAGES = TensorDataset(torch.rand(256, 3, 64, 64), torch.arange(256))
 
 
 @pytest.fixture(autouse=True)
 def clock(unhurried):
     """A busy machine comes to the same end, however late."""
     return unhurried
-
-
-def images(count=256):
-    """Pictures with their numbers."""
-    return TensorDataset(pictures(count), torch.arange(count))
-
-
-@functools.cache
-def pictures(count):
-    """The same for all tests, which only read them."""
-    return torch.rand(count, *SHAPE)
 
 
 @pytest.fixture
@@ -56,7 +39,7 @@ def shell(box):
     shell.run_line_magic("load_ext", "gpumagic")
     shell.user_ns.update(
         torch=torch,
-        train_dl=DataLoader(images(), 64, shuffle=True),
+        train_dl=DataLoader(IMAGES, 64, shuffle=True),
     )
     yield shell
     shell.run_line_magic("unload_ext", "gpumagic")
@@ -72,9 +55,6 @@ def run(shell, text):
     done = shell.run_cell(text, store_history=True)
     done.raise_error()
     return done.result
-
-
-# ------------------------------------------------------------------- how it ends
 
 
 def test_a_loader_that_holds_the_gpu_up_is_fixed(shell):
@@ -126,64 +106,13 @@ def test_only_batches_that_are_on_the_device_already_are_refused(shell, all_of_i
 
 def test_too_little_memory_is_refused(shell, monkeypatch):
     """A limit that says no ends it, with what to type."""
-    refuse_by(monkeypatch, LimitKind.AVAILABLE)
+    monkeypatch.setattr(anatomy, "look_at_room", lambda: {anatomy.Memory.AVAILABLE: 10})
 
     report = run(shell, f"%pin_loader train_dl {BUDGET} -o -q")
 
     assert report.state is State.REFUSED
+    assert "of the memory of the machine, and 10 B are left" in report.headline
     assert report.reason.hint
-
-
-def refuse_by(monkeypatch, kind):
-    """Let the guard find that something has run out."""
-    from gpumagic.pin_loader import stages
-    from gpumagic.pin_loader.records import Guard
-
-    limit = Limit(kind, 100, 10, Severity.REFUSE, "use less")
-    guard = Guard((limit,))
-    monkeypatch.setattr(stages.limits, "guard", lambda *_, **__: guard)
-
-
-# ------------------------------------------------------------------ what is found
-
-
-def test_diagnosis_makes_nothing_and_starts_no_device(shell):
-    """--diagnose looks at the batch and at loading only, as long as nothing runs."""
-    state = torch.get_rng_state()
-
-    report = run(shell, f"%pin_loader train_dl --diagnose {BUDGET} -o -q")
-
-    assert report.state is State.DIAGNOSED
-    assert report.rates.load is not None
-    assert not torch.sim.is_initialized()
-    assert torch.equal(torch.get_rng_state(), state)
-    assert "train_dl_pinned" not in shell.user_ns
-
-
-@pytest.fixture
-def takes_16_ms(clock, monkeypatch):
-    """Each worker takes so long for a batch, all of which is waiting."""
-    monkeypatch.setattr(load.trial, "batches_of", paced(clock, batch_s=0.016))
-    monkeypatch.setattr(workers, "MOST", 4)
-    monkeypatch.setattr(workers, "busy_workers", lambda *_: 4)
-
-
-@pytest.mark.usefixtures("takes_16_ms")
-def test_workers_that_pay_are_found_and_taken(shell):
-    """Loading that waits is faster with workers, and the stand-in gets shorter."""
-    shell.user_ns["slow_dl"] = DataLoader(TensorDataset(torch.rand(4096, 4)), 8)
-
-    report = run(shell, "%pin_loader slow_dl --workers auto --budget 60s -o -q")
-
-    assert report.workers.chosen == 4
-    assert report.state is State.FASTER
-    assert shell.user_ns["slow_dl_pinned"].num_workers == 4
-    measured = 1 / report.end_to_end.result.ratio
-    assert measured > 3
-    assert measured <= report.bound.gain(Remedy.EVERYTHING).times * (1 + 1e-9)
-
-
-# ---------------------------------------------------------------------- watching
 
 
 def test_a_training_cell_is_watched(shell):
@@ -204,18 +133,18 @@ def test_a_training_cell_is_watched(shell):
     assert [wait.loader for wait in report.waits] == ["train_dl"]
 
 
-# -------------------------------------------------------------------- what is wrong
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
         ("", "needs the name of a DataLoader"),
         ("trian_dl", "there is no trian_dl"),
-        ("odd.loader", "odd.loader: RuntimeError: loader"),
+        ("model.loader", "is an expression"),
         ("train_dl[0]", "is an expression"),
-        ("train_dl --step nothing", "--step nothing: there is no such name"),
-        ("train_dl --step torch", "this is a module, no function"),
+        ("train_dl --step nothing", "there is no nothing"),
+        ("train_dl --step torch", "--step torch: this is no function"),
+        ("train_dl --workers many", "--workers many is no number"),
+        ("train_dl --workers -1", "--workers -1 is no number of workers"),
+        ("train_dl --budget 0s", "a budget of no time"),
         ("train_dl --device sim:7 --budget 1s", "sim:7"),
         ("train_dl --step two", "does not take one argument"),
         ("--watch", "needs a training cell below it"),
@@ -224,7 +153,6 @@ def test_a_training_cell_is_watched(shell):
 def test_a_wrong_word_is_one_clear_error(shell, line, said):
     """What was found, what to type; and nothing is changed."""
     shell.user_ns["two"] = lambda x, y: x + y
-    shell.user_ns["odd"] = Refusing()
     names = set(shell.user_ns)
 
     with pytest.raises(GpuMagicError) as caught:
@@ -233,3 +161,129 @@ def test_a_wrong_word_is_one_clear_error(shell, line, said):
     assert said in caught.value.problem
     assert caught.value.hint
     assert {name for name in set(shell.user_ns) - names if "pinned" in name} == set()
+
+
+@pytest.mark.parametrize("option", ["", "--watch --workers 2", "--watch --force"])
+def test_in_front_of_a_cell_it_only_watches(shell, option):
+    """An option that changes a loader would be ignored there, and is refused."""
+    with pytest.raises(GpuMagicError, match="only watches, and takes no other option"):
+        shell.run_cell_magic("pin_loader", option, "41 + 1")
+
+
+@pytest.mark.usefixtures("box")
+def test_memory_of_the_device_is_given_back():
+    """What was taken for batches, loops and buffers goes back when all has ended."""
+    mine = torch.zeros(1 << 20, device="sim")
+    before = torch.sim.memory_reserved(), torch.sim.memory_allocated()
+
+    made = improve(DataLoader(IMAGES, 64), name="dl", budget_s=30.0, force=True)
+
+    assert made.report.end_to_end is not None
+    assert (torch.sim.memory_reserved(), torch.sim.memory_allocated()) == before
+    assert mine.device.type == "sim"
+
+
+@pytest.fixture
+def pinned_under(monkeypatch):
+    """Two simulated GPUs; the devices that were current when something was pinned."""
+    found = set()
+    real = torch.Tensor.pin_memory
+
+    def noting(tensor, *args):
+        found.add(torch.sim.current_device())
+        return real(tensor, *args)
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", noting)
+    with gpumagic.simulate("2xh100"):
+        yield found
+
+
+SMALL = TensorDataset(torch.rand(128, 3, 16, 16))
+
+
+@pytest.mark.parametrize("pin_memory", [True, False])
+@pytest.mark.parametrize("started", [True, False])
+def test_improving_pins_under_the_device_that_is_asked_for(
+    pinned_under, pin_memory, started
+):
+    """The current device is another one, started or not, and is so again at the end."""
+    if started:
+        torch.zeros(1, device="sim:0")
+
+    made = improve(
+        DataLoader(SMALL, 16, pin_memory=pin_memory),
+        device="sim:1",
+        budget_s=1.0,
+        force=True,
+    )
+
+    assert pinned_under == {1}
+    assert torch.sim.current_device() == 0
+    assert made.loader.device == torch.device("sim:1")
+
+
+def test_a_mere_look_makes_no_device_current_that_has_not_started(pinned_under):
+    """Making a device current would start it."""
+    diagnose(DataLoader(SMALL, 16, pin_memory=True), device="sim:1", budget_s=0.5)
+
+    assert not torch.sim.is_initialized()
+    assert pinned_under == set()
+
+
+@pytest.mark.usefixtures("box")
+@pytest.mark.parametrize("used", [True, False])
+def test_numbers_of_a_device_go_on_as_without_the_block(used):
+    """Also of one that is first used within, which begins with its seed."""
+    if used:
+        torch.ones(1, device="sim")
+
+    with kept():
+        expected = torch.rand(3, device="sim").tolist()
+
+    assert torch.rand(3, device="sim").tolist() == expected
+
+
+@pytest.mark.usefixtures("box")
+@pytest.mark.parametrize(
+    ("rounds", "workers", "state"),
+    [(4, 4, State.FASTER), (4, "auto", State.FASTER), (1, 4, State.SAME)],
+)
+def test_workers_that_start_slowly_are_faster_all_the_same(
+    monkeypatch, rounds, workers, state
+):
+    """Both loops are open when they are timed; one round says nothing of either."""
+
+    def measured(loader, **_):
+        count = loader.num_workers
+        between = Samples((0.036 / max(count, 1),) * rounds)
+        return Loading(between, count, start_s=0.5, share_s=0.001 * count)
+
+    monkeypatch.setattr(load, "measure_loading", measured)
+    monkeypatch.setattr(load, "MOST", 4)
+    loader = DataLoader(TensorDataset(torch.rand(128, 8)), 8)
+
+    report = improve(loader, name="dl", workers=workers, budget_s=40.0).report
+
+    assert report.state is state
+    ratio = report.end_to_end.result.ratio
+    assert 1 / ratio == pytest.approx(4, rel=0.1)
+    assert 1 / ratio <= report.bound.gain(Remedy.EVERYTHING).times * (1 + 1e-9)
+    assert ("too few to tell" in report.headline) is (state is State.SAME)
+
+
+@pytest.mark.usefixtures("box")
+def test_each_part_is_measured_as_the_model_has_it():
+    """Three ways to copy 4 MiB, and a stand-in as long as the slowest part."""
+    known = Loading(Samples((2e-3,) * 3), 0)
+
+    found = measure_feed(
+        torch.zeros(1 << 20), open_runtime("sim"), 0, load=known, budget_s=1.0
+    )
+
+    pageable = found.copy(pinned=False, blocking=True)
+    pinned = found.copy(pinned=True, blocking=False)
+    assert len(found.copies) == 3
+    assert pageable.host.median_s > 5 * pinned.device.median_s
+    assert pinned.host.median_s < pinned.device.median_s
+    assert found.step.synthetic
+    assert found.step.samples.median_s == pytest.approx(2e-3, rel=0.05)

@@ -175,13 +175,6 @@ def _later(spans, by_ns):
 
 
 @modest
-@given(schedules())
-def test_one_clock_gives_the_same_where_all_leave_at_once(ranks):
-    """The order of arrival and the durations tell the same."""
-    assert waits_of(ranks, common_clock=True).shares == waits_of(ranks).shares
-
-
-@modest
 @given(schedules(), st.data())
 def test_one_clock_is_the_truth_whenever_ranks_leave(ranks, data):
     """A rank may leave before the last one comes, or later than all others."""
@@ -314,17 +307,6 @@ def test_the_same_number_twice_on_a_rank_is_not_compared():
     found = waits_of(_two(Part("0", 0, 10, 50), Part("0", 0, 55, 60)))
 
     assert ("0", 0) not in found.latest
-
-
-def test_blame_counts_overlapping_waits_once():
-    """Two collectives that wait for the same rank at once cost that time once."""
-    early = [Part("0", 0, 0, 100), Part("1", 0, 0, 100)]
-    late = [Part("0", 0, 80, 100), Part("1", 0, 90, 100)]
-
-    found = waits_of({0: Attendance(0, 100, early), 1: Attendance(0, 100, late)})
-
-    assert found.shares[1].blamed_ns == 90
-    assert found.shares[1].last == 2
 
 
 def test_between_begins_and_ends_with_what_all_share():

@@ -82,7 +82,8 @@ class NaiveAllocator:
         self.clocks = clocks
         self.max_split = max_split or 1 << 62
         self.blocks = []  # dicts, by address
-        self.segments = 0
+        self.segments, self.end = 0, _FIRST_ADDRESS
+        self.returned = set()  # size and address of segments that were dropped
         self.waiting = {}  # by stream: (event, block), oldest first
         self.stats = NaiveStats()
 
@@ -149,8 +150,11 @@ class NaiveAllocator:
             if self.reserved() + nbytes > CAPACITY:
                 return None
         self.segments += 1
+        known = (address for size, address in self.returned if size == nbytes)
+        address = min(known, default=self.end)
+        self.returned.discard((nbytes, address))
         block = {
-            "address": self.hole(nbytes),
+            "address": address,
             "size": nbytes,
             "segment": self.segments,
             "pool": pool,
@@ -158,6 +162,7 @@ class NaiveAllocator:
             "state": "free",
             "requested": 0,
         }
+        self.end = max(self.end, address + nbytes)
         self.blocks.append(block)
         self.blocks.sort(key=lambda each: each["address"])
         self.stats.shift("segment", pool, 1)
@@ -244,6 +249,7 @@ class NaiveAllocator:
     def drop(self, block):
         """Give a segment back."""
         self.blocks.remove(block)
+        self.returned.add((block["size"], block["address"]))
         self.stats.shift("segment", block["pool"], -1)
         self.stats.shift("reserved_bytes", block["pool"], -block["size"])
 
@@ -254,15 +260,6 @@ class NaiveAllocator:
     def reserved(self):
         """The bytes of all segments."""
         return sum(each["size"] for each in self.blocks)
-
-    def hole(self, nbytes):
-        """The lowest address with room."""
-        end = _FIRST_ADDRESS
-        for block in self.blocks:
-            if block["address"] >= end + nbytes:
-                break
-            end = block["address"] + block["size"]
-        return end
 
     def outline(self):
         """All blocks by address."""

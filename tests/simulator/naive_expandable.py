@@ -16,7 +16,8 @@ class NaiveExpandable:
     def __init__(self, clocks):
         self.clocks = clocks
         self.ranges = []  # in order of address
-        self.made = 0
+        self.made, self.end = 0, _FIRST_ADDRESS
+        self.returned = set()  # size and base of ranges that were given up
         self.owned = []
         self.waiting = {}
 
@@ -116,11 +117,10 @@ class NaiveExpandable:
                     return self.map(each, start, size)
         page = 2 * MIB if pool == "small" else 20 * MIB
         count = -(-(CAPACITY + CAPACITY // 8) // page)
-        base = _FIRST_ADDRESS
-        for each in self.ranges:
-            if each["base"] >= base + count * page:
-                break
-            base = each["base"] + each["count"] * each["page"]
+        known = (base for size, base in self.returned if size == count * page)
+        base = min(known, default=self.end)
+        self.returned.discard((count * page, base))
+        self.end = max(self.end, base + count * page)
         self.made += 1
         made = {"base": base, "page": page, "count": count, "mapped": set()}
         self.ranges.append(made | {"pool": pool, "stream": stream, "age": self.made})
@@ -192,3 +192,4 @@ class NaiveExpandable:
             each["mapped"] -= idle
             if idle and not each["mapped"]:
                 self.ranges.remove(each)
+                self.returned.add((each["count"] * each["page"], each["base"]))

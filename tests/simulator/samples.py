@@ -14,7 +14,6 @@ def _gpu(number, index, allocated=0, *, guessed=()):
     return GpuState(
         number=number,
         index=index,
-        label="simulated H100 SXM",
         memory_bytes=84_942_979_072,
         used_bytes=reserved + (415_236_096 if index is not None else 0),
         allocated_bytes=allocated,
@@ -29,7 +28,6 @@ def _report(gpus, **changed):
         "label": "simulated H100 SXM",
         "on": True,
         "device_type": "sim",
-        "started": any(gpu.index is not None for gpu in gpus),
         "visible": len(gpus),
         "time_s": 0.1832,
         "races": 0,

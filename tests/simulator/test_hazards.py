@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.simulator import accesses, hazards, races
-from gpumagic.simulator.accesses import Accesses
-from gpumagic.simulator.hazards import Tracker
-from gpumagic.simulator.races import HOST
+from gpumagic.simulator import hazards
+from gpumagic.simulator.hazards import HOST, Accesses, Tracker
 from tests.simulator.brute_force_order import (
     Play,
     SlowTracker,
@@ -36,10 +34,6 @@ class Bench:
         """The races of reading a storage, or a view of it."""
         return self.tracker.operate(stream, (whole(storage, view),), (), place)
 
-    def wait_stream(self, waiting, other):
-        """What `waiting.wait_stream(other)` does."""
-        self.tracker.wait(waiting, self.tracker.record(other))
-
 
 def whole(storage, view=None):
     """A storage, or a view of it, as an operand."""
@@ -56,19 +50,6 @@ def bench():
 def x():
     """A storage that nobody has used."""
     return Accesses(SIZE)
-
-
-# ----------------------------------------------------------------------- the host
-
-
-def test_every_way_of_waiting_is_told_to_those_who_ask(bench):
-    """Whoever must act as soon as the host has waited hears of each wait."""
-    tracker, heard = bench.tracker, []
-    tracker.after_host_waits.append(lambda: heard.append(len(heard)))
-    tracker.host_waits_for_mark(tracker.record(bench.main))
-    tracker.host_waits_for(bench.main)
-    tracker.host_waits_for(bench.main, bench.side)
-    assert heard == [0, 1, 2]
 
 
 # ------------------------------------------------------------------------- views
@@ -94,7 +75,7 @@ VIEWS = st.one_of(
 @given(VIEWS, VIEWS)
 def test_overlap_is_having_a_byte_in_common(one, other):
     """The answer for two views is that of comparing them byte by byte."""
-    assert races.overlap(one, other) == bool(bytes_of(*one) & bytes_of(*other))
+    assert hazards.overlap(one, other) == bool(bytes_of(*one) & bytes_of(*other))
 
 
 def test_large_views_are_told_apart_by_arithmetic():
@@ -103,8 +84,8 @@ def test_large_views_are_told_apart_by_arithmetic():
     left, right, middle = (
         strided(start, (rows, 100), (800, 4), 4) for start in (0, 400, 200)
     )
-    assert not races.overlap(left, right)
-    assert races.overlap(left, middle)
+    assert not hazards.overlap(left, right)
+    assert hazards.overlap(left, middle)
 
 
 # ---------------------------------------------------------------------- any program
@@ -128,9 +109,9 @@ def test_any_program_races_exactly_where_the_graph_says_so(chance):
 def test_forgetting_never_makes_up_a_race(chance):
     """With room for hardly anything, what is reported is still a race."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hazards, "KEPT", 2)
+        patch.setattr(hazards, "_KEPT", 2)
         patch.setattr(hazards, "_FORMER", 2)
-        patch.setattr(accesses, "_LEFT", 1)
+        patch.setattr(hazards, "_LEFT", 1)
         quick, slow = Play(Tracker()), Play(SlowTracker(cures=False))
         for place, step in enumerate(random_program(chance)):
             found, real = quick.step(place, *step), slow.step(place, *step)
@@ -157,8 +138,7 @@ def test_a_storage_in_many_pieces_keeps_its_latest_accesses(bench):
 def told(bench, race):
     """Problem and hint, with names as a user would type them."""
     names = {bench.main: "torch.cuda.default_stream()", bench.side: "side"}
-    words = race, names.__getitem__, "In [3], {}".format
-    return races.problem(*words), races.hint(*words)
+    return hazards.problem_and_hint(race, names.__getitem__, "In [3], {}".format)
 
 
 def test_a_race_between_streams_says_what_to_wait_for(bench, x):

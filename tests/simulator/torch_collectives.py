@@ -74,18 +74,13 @@ def test_collectives_are_called_as_nccl_calls_them(found):
 
 
 def test_the_slow_gpu_is_the_one_that_waits_for_nobody(found):
-    """`box.slow` holds up one GPU; the others wait for it in their collective."""
+    """`box.slow` holds up one GPU; the others wait for it in their collective.
+
+    CPU tensors go by gloo beside them.
+    """
     fair, straggler = zip(*(each["slow"]["took_ns"] for each in found), strict=True)
 
     assert max(fair) < 2 * min(fair)
     assert straggler[1] == min(straggler)
     assert all(straggler[rank] > 3 * straggler[1] for rank in (0, 2))
-
-
-def test_processes_share_one_machine_of_several_nodes(found):
-    """Each node has GPUs of its own; the numbers of the CPU go by gloo beside them."""
-    identities = [each["slow"]["uuids"] for each in found]
-
-    assert len({uuid for each in identities for uuid in each}) == 2 * RANKS
-    assert {each["slow"]["algorithm"] for each in found} <= {"TREE", "RING"}
     assert all(each["slow"]["host"] == [6.0, 6.0] for each in found)

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import math
 
-from gpumagic.tensor_info import merging, overlap
+from gpumagic.tensor_info import geometry, overlap
 from gpumagic.tensor_info.api import _report_of
 from gpumagic.tensor_info.geometry import Geometry, fresh_strides
 from gpumagic.tensor_info.read import Memory, Reading
@@ -65,7 +65,7 @@ def geometry_of(report):
 
 def viewed(report, shape):
     """The report of `.view(shape)`."""
-    return ViewReport(**vars(merging.view(geometry_of(report), shape)), tensor=report)
+    return ViewReport(**vars(geometry.view(geometry_of(report), shape)), tensor=report)
 
 
 def pair(reports, first, second):
@@ -95,12 +95,10 @@ def unknown(kind, *remarks, **others):
 
 
 X = tensor((4, 6))
-TRANSPOSED = tensor((6, 4), (1, 6), expression="x.t()", base_shape=(4, 6))
-HALF = tensor(
-    (4, 3), (6, 2), stored_bytes=96, expression="x[:, ::2]", base_shape=(4, 6)
-)
-EXPANDED = tensor((5, 4), (0, 1), expression="row.expand(5, 4)", base_shape=(4,))
-WINDOWS = tensor((4, 3), (1, 1), expression="x.unfold(0, 3, 1)", base_shape=(6,))
+TRANSPOSED = tensor((6, 4), (1, 6), expression="x.t()")
+HALF = tensor((4, 3), (6, 2), stored_bytes=96, expression="x[:, ::2]")
+EXPANDED = tensor((5, 4), (0, 1), expression="row.expand(5, 4)")
+WINDOWS = tensor((4, 3), (1, 1), expression="x.unfold(0, 3, 1)")
 NHWC = tensor(
     (2, 3, 4, 5),
     (60, 1, 15, 3),
@@ -112,7 +110,6 @@ HUGE = tensor(
     (1, 2**15),
     expression="x.t()",
     device="meta",
-    base_shape=(2**15, 2**15),
     address=None,
     remarks=("no memory: sizes, strides and bytes are those of a real one",),
 )
@@ -192,8 +189,6 @@ GROUPS = AliasReport(
             ),
         ),
     ),
-    alone=12,
-    alone_bytes=1_234_567,
     complete=False,
     remarks=("the module model was searched for parameters and buffers only",),
 )
@@ -264,13 +259,13 @@ TRANSFORMER = model(
         leaf("wte", (1000, 64)),
         module("blocks", "ModuleList", *map(_block, range(12))),
         module("norm", "LayerNorm", leaf("weight", (64,)), leaf("bias", (64,))),
-        module("head", "Linear", leaf("weight", (1000, 64), odd=()), same_as=""),
+        module("head", "Linear", leaf("weight", (1000, 64)), same_as=""),
         tensors=39,
         parameters=314_304,
         elements=314_304,
         stored_bytes=1_257_216,
     ),
-    Oddity("tied", (".head.weight",), 64_000, ("is .wte",)),
+    Oddity("tied", (".head.weight",), 64_000, ".wte"),
 )
 BROKEN = model(
     module(
@@ -279,18 +274,18 @@ BROKEN = model(
         module(
             "body",
             "Sequential",
-            leaf("weight", (512, 512), trainable=0, odd=("frozen",)),
+            leaf("weight", (512, 512), trainable=0, odd="frozen"),
             trainable=0,
         ),
         module(
             "head", "Linear", leaf("weight", (10, 512), device="cuda:0", nan_count=3)
         ),
-        leaf("mask", (512,), kind="attribute", odd=("not registered",)),
+        leaf("mask", (512,), kind="attribute", odd="not registered"),
     ),
-    Oddity("NaN or inf", (".head.weight",), 5_120, ("3 NaN",)),
-    Oddity("several devices", (".head.weight",), 5_120, ("on cuda:0",)),
-    Oddity("not registered", (".mask",), 512, ("not registered",)),
-    Oddity("frozen", (".body.weight",), 262_144, ("frozen",)),
+    Oddity("NaN or inf", (".head.weight",), 5_120, "3 NaN"),
+    Oddity("several devices", (".head.weight",), 5_120, "on cuda:0"),
+    Oddity("not registered", (".mask",), 512, "not registered"),
+    Oddity("frozen", (".body.weight",), 262_144, "frozen"),
     types=(
         Amount("float32 on cpu", 2, 262_656, 1_050_624),
         Amount("float32 on cuda:0", 1, 5_120, 20_480),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from unittest.mock import Mock
 
 import pytest
@@ -31,19 +30,15 @@ class HalfMade(torch.nn.Module):
 
 x = torch.arange(6.0)
 ODD = {
-    "dead proxy": (dead_proxy, "a weak reference", "that object itself"),
-    "live proxy": (lambda: weakref.proxy(x), "a weak reference", "that object"),
+    "number": (lambda: 5, "of type int", "type the name"),
+    "dead proxy": (dead_proxy, "a weak reference", "type the name"),
     "raising proxy": (Refusing, "of type Refusing", "type the name"),
-    "odd class": (Odd, "of type Odd", "type the name"),
-    "odd class itself": (lambda: Odd, "of type Unhashable", "type the name"),
+    "odd class": (lambda: Odd, "of type Unhashable", "type the name"),
     "mock of a tensor": (lambda: Mock(spec=torch.Tensor), "of type Mock", "type the"),
-    "mock of a dict": (lambda: Mock(spec=dict), "of type Mock", "type the name"),
     "dict": (lambda: ItemsRaise(x=x), "a dict with a tensor in it", "thing['x']"),
-    "list": (
-        lambda: [dead_proxy(), Refusing(), x],
-        "a list with a tensor in it",
-        "thing[2]",
-    ),
+    "list": (lambda: [dead_proxy(), x], "a list with a tensor in it", "thing[1]"),
+    "empty list": (list, "a list without a tensor", "type the name"),
+    "module": (lambda: torch.nn.Linear(2, 3), "(Linear)", "thing.weight, thing.bias"),
     "half-made module": (HalfMade, "a module (HalfMade)", "name what it is given"),
 }
 
@@ -70,6 +65,8 @@ def test_odd_objects_do_not_hide_the_tensors_beside_them():
     (group,) = found.groups
     assert [each.name for each in group.names][-2:] == ["x", "y"]
     assert "dict['x']" in [each.name for each in group.names]
+    (group,) = aliases({"x": x, "d": {Refusing(): x}}).groups
+    assert [each.name for each in group.names] == ["x", "d[<Refusing>]"]
     assert found.remarks == ()
 
 
@@ -83,13 +80,6 @@ def test_an_odd_object_that_is_asked_about_costs_one_remark():
     (remark,) = shared.remarks
     assert "odd is no tensor, but of type Refusing" in remark
     assert len(shared.groups) == 1
-
-
-def test_a_key_without_words_is_named_by_its_class():
-    """A key that cannot be spelled does not end the search."""
-    (group,) = aliases({"x": x, "d": {Refusing(): x}}).groups
-
-    assert [each.name for each in group.names] == ["x", "d[<Refusing>]"]
 
 
 class Loud:

@@ -14,22 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
 from gpumagic.simulator.backend.refusals import NO_SPARSE, not_simulated
+from gpumagic.simulator.hazards import Accesses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.tensors import Life
-    from gpumagic.simulator.hazards import Tracker
-    from gpumagic.simulator.kernel_times import Amount
+    from gpumagic.simulator.costs import Amount
+    from gpumagic.simulator.hazards import Operand, Race, Tracker
+    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
     from gpumagic.simulator.operators import Rule
-    from gpumagic.simulator.races import Race
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
 
     Launch = Callable[..., tuple[list[Any], Sequence[Race]]]
 
@@ -112,7 +110,7 @@ def _memory(simulation: Simulation) -> tuple[Callable[..., Any], ...]:
             block: Any = gpu.allocator.allocate(nbytes, stream.number)
         except OutOfSimulatedMemory as full:
             raise simulation.out_of_memory(full) from None
-        if tracker.former or tracker.vacancies:
+        if tracker.former:
             return block, tracker.reused(block.address, nbytes, stream.order)
         return block, Accesses(nbytes)
 
@@ -148,8 +146,6 @@ def return_block(tracker: Tracker, life: Life) -> None:
         tracker.released(
             accesses, block.address, block.size, stream.order, life.recorded
         )
-    elif len(stream.gpu.streams) > 1:  # another may come to use it next
-        tracker.vacated(accesses, block.address, stream.order)
     stream.gpu.allocator.free(block)
 
 

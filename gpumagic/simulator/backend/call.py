@@ -24,18 +24,18 @@ from gpumagic.simulator.backend.operations import (
     OF_THEIR_INPUTS_SIZE,
 )
 from gpumagic.simulator.backend.tensors import operand_of
-from gpumagic.simulator.kernel_times import Blocks
+from gpumagic.simulator.costs import Blocks
 from gpumagic.simulator.operators import strided_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.operations import Operation
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.kernel_times import Amount
+    from gpumagic.simulator.costs import Amount
+    from gpumagic.simulator.hazards import Operand
+    from gpumagic.simulator.machine import SimulatedGpu
     from gpumagic.simulator.operators import Rule
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu
 
 
 WATCHED_BYTES = 1 << 26  # what is smaller is not looked at

@@ -18,22 +18,21 @@ from torch.utils import _pytree
 from gpumagic.simulator.backend.operations import operator_mode
 from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.backend.special import MADE
-from gpumagic.simulator.engines import FULL_SHARE, Work
+from gpumagic.simulator.scheduler import FULL_SHARE, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.engines import Engine, Stream
-    from gpumagic.simulator.scheduler import Scheduler
-    from gpumagic.simulator.simulated_gpu import SimulatedStream
+    from gpumagic.simulator.hazards import Operand
+    from gpumagic.simulator.machine import SimulatedStream
+    from gpumagic.simulator.scheduler import Engine, Scheduler, Stream
 
     # an operator, its arguments as twins, and where its results belong by their place
     _Step = tuple[Callable[..., Any], Any, dict[str, Any], list[tuple[int, Any]]]
 
 _NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
-_WAITS = ("wait_for", "wait_for_stream", "wait_for_device", "busy", "done")
+_WAITS = ("wait_for", "wait_for_device", "busy", "done")
 _OF_SEVERAL = ("record", "wait")
 _READ_AT_REPLAY = ("copy_", "_to_copy")  # host memory; other host numbers go by value
 _NO_NUMBERS = ("empty", "empty_like", "empty_strided", "new_empty", "record_stream")
@@ -116,7 +115,7 @@ class CUDAGraph:
         self._mode.__exit__(None, None, None)
         simulation.machine.scheduler = self._scheduler
         with simulation.books() as tracker:
-            self.stream.gpu.allocator.end_diversion(self._pool)
+            self.stream.gpu.allocator.end_diversion()
             tracker.host_waits_for(self.stream.order)  # nothing of it has run
         for now, before in self._before.values():
             now.copy_(before)

@@ -15,20 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.backend.operations import operator_mode
 from gpumagic.simulator.backend.tensors import operand_of
-from gpumagic.simulator.races import HOST, Kind, Race, overlap
+from gpumagic.simulator.hazards import HOST, Accesses, Kind, Race, overlap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gpumagic.report.places import PlaceMark
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.hazards import Mark
-    from gpumagic.simulator.races import Bytes
-    from gpumagic.simulator.simulated_gpu import SimulatedStream
+    from gpumagic.simulator.hazards import Bytes, Mark, Operand
+    from gpumagic.simulator.machine import SimulatedStream
 
 # What is remembered of memory under way; beyond it, changes are no longer looked for.
 _REMEMBERED_BYTES = 1 << 28

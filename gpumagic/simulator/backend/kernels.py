@@ -24,9 +24,9 @@ from gpumagic.simulator.backend.tensors import operand_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.kernel_times import Amount
+    from gpumagic.simulator.costs import Amount
+    from gpumagic.simulator.hazards import Operand
 
     Kernel = Callable[..., Any]
 

@@ -23,7 +23,7 @@ from gpumagic.simulator.operators import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gpumagic.simulator.kernel_times import Amount, Product
+    from gpumagic.simulator.costs import Amount, Product
 
 _NAMESPACE = "aten::"
 

@@ -8,7 +8,6 @@ has and the time of the model has passed.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import datetime as dt
 import threading
@@ -26,20 +25,19 @@ from gpumagic.simulator.backend.tensors import operand_of
 from gpumagic.simulator.collective_times import (
     HOST_NS,
     Collective,
-    Placement,
+    CollectiveCall,
+    GroupCall,
     collective_time,
 )
-from gpumagic.simulator.engines import WorkName
-from gpumagic.simulator.meetings import CollectiveCall, GroupCall
-from gpumagic.simulator.scheduler import Scheduler
+from gpumagic.simulator.scheduler import Scheduler, WorkName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.engines import Work
     from gpumagic.simulator.hazards import Mark
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.scheduler import Work
 
     _List = list[Any]
 
@@ -155,9 +153,8 @@ class _Group(dist.ProcessGroup):
         self._gpu: SimulatedGpu | None = None  # the one that was used last
         # Making a group waits for all members: so do the clocks of their hosts.
         scheduler = simulation.machine.scheduler
-        made = self._exchange([scheduler.now_ns, simulation.roll.host])
-        scheduler.elapse(max(now_ns for now_ns, _ in made) - scheduler.now_ns)
-        self._nodes = collections.Counter(host for _, host in made)
+        made = self._exchange([scheduler.now_ns])
+        scheduler.elapse(max(now_ns for (now_ns,) in made) - scheduler.now_ns)
 
     def size(self) -> int:
         return self.count
@@ -221,8 +218,7 @@ class _Group(dist.ProcessGroup):
             latest_ns = self._meet(call, came_ns)
             if not barrier_of:
                 _move(self, what, read, filled, args)
-        placement = Placement(gpu.model, max(self._nodes.values()), len(self._nodes))
-        told = collective_time(what, nbytes, placement)
+        told = collective_time(what, nbytes, gpu.model, self.count)
         end_ns = latest_ns + told.ns
         name = f"ncclDevKernel_{what.value}_{told.algorithm}_{told.protocol}"
         spot = GroupPlace(self._name, call.number, what.value, self._members, nbytes)
@@ -241,7 +237,7 @@ class _Group(dist.ProcessGroup):
             simulation.roll.calls.append(
                 CollectiveCall(
                     self._name, call.number, name, nbytes, called_ns, self._members,
-                    told.algorithm, end_ns - work.duration_ns, end_ns,
+                    end_ns - work.duration_ns, end_ns,
                 )
             )  # fmt: skip
         with torch.no_grad():

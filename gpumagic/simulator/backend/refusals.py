@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpumagic.devices import torch_private
-from gpumagic.devices.cuda_availability import why_no_cuda
+from gpumagic.devices.nvidia import why_no_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.simulator.backend.registration import NAME, registered
 

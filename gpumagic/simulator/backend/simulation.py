@@ -25,23 +25,22 @@ from gpumagic.simulator.backend.refusals import refuse_in_child
 from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.backend.streams import Polling, Stream, name_of
 from gpumagic.simulator.backend.tensors import Tensors
-from gpumagic.simulator.meetings import Roll
+from gpumagic.simulator.collective_times import Roll
+from gpumagic.simulator.hazards import problem_and_hint
 from gpumagic.simulator.operators import Kind, dtype_word
-from gpumagic.simulator.races import hint, problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
     from gpumagic.simulator.backend.graphs import CUDAGraph
     from gpumagic.simulator.backend.interrupts import Interrupts
     from gpumagic.simulator.backend.streams import Generator
     from gpumagic.simulator.box import Box
-    from gpumagic.simulator.races import Race
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.hazards import Operand, Race
+    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
 
 _REMEMBERED = 1 << 16  # forward operations; a graph that is older lost its streams
 _OF_A_LEAF = (1 << 64) - 1  # the number of every node that sums a leaf's gradients
@@ -82,13 +81,12 @@ class Simulation:
 
     def __init__(self, box: Box, interrupts: Interrupts, kept: list[bytearray]) -> None:
         self.torch = torch
-        self.machine, self.latch = box.machine, box.driver.latch
+        self.machine, self.driver = box.machine, box.driver
         self.device_type = self.shown_type = NAME
         self.label = box.label
         # As it was, before the first tensor of this thread switches it off.
         self.engine_threads = torch.autograd.is_multithreading_enabled()
         self.here = Here()
-        self.here.device = box.seat.local_rank or 0
         self.first_use: PlaceMark | None = None  # the line that started the machine
         self.tensors = Tensors(self.device_type, self.gpu, kept)
         self.interrupts = interrupts
@@ -115,7 +113,7 @@ class Simulation:
         self.backward = BackwardStreams(self)
         self.foresee = functools.partial(require_room, self)
         self.polling = Polling(self)
-        self.roll = Roll(box.seat.host)
+        self.roll = Roll()
         self.capture: CUDAGraph | None = None  # the graph that is being captured
         self.on = True
         self.side_streams = False  # whether any was ever used
@@ -132,9 +130,9 @@ class Simulation:
         """The GPU with this number; None is the current one."""
         gpus = self.machine.gpus
         if not gpus:
-            if self.latch.state() is Initialisation.FORKED_CHILD:
+            if self.driver.state() is Initialisation.FORKED_CHILD:
                 refuse_in_child()
-            visible = self.latch.initialise()
+            visible = self.driver.initialise()
             if not visible:
                 raise RuntimeError(self.says("No CUDA GPUs are available"))
             self.first_use = self.places.here()
@@ -204,7 +202,7 @@ class Simulation:
         """A race with streams by the names that they have now."""
         words = race, self._stream_name, place_text
         lines = code_line(race.earlier_place), code_line(race.later_place)
-        return SeenRace(problem(*words), hint(*words), *lines)
+        return SeenRace(*problem_and_hint(*words), *lines)
 
     def _stream_name(self, order: int) -> str:
         """What to type for a stream of the tracker."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpumagic.simulator.kernel_times import Blocks, blocks_of_attention
+from gpumagic.simulator.costs import Blocks, blocks_of_attention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.engines import Work
     from gpumagic.simulator.hazards import Mark
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.scheduler import Work
 
 _PAUSE_NS = 500_000  # a loop that only asks comes back much sooner
 _IN_VAIN = 8  # a busy machine pauses a loop now and then, but not so often in a row

@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpumagic.errors import DeviceError
-from gpumagic.simulator.accesses import Accesses
 from gpumagic.simulator.backend.registration import NAME
+from gpumagic.simulator.hazards import Accesses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.hazards import Operand
+    from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
 
 HOST, EXTENSION = 1, 12  # DLPack's numbers for kinds of devices
 _FIXED = struct.Struct("<QiiiIQQQQQ")  # what does not grow with the dimensions

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_snapshot import Calls
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu
+    from gpumagic.simulator.machine import SimulatedGpu
 
 _MOST_ENTRIES = 1 << 20  # of the memory history
 _OURS = str(Path(__file__).parents[1])  # what stands for torch's C++ is no frame
@@ -51,7 +51,7 @@ def _properties(gpu: SimulatedGpu) -> types.SimpleNamespace:
         L2_cache_size=model.l2_bytes,
         max_threads_per_multi_processor=1536 if major == 8 and minor else 2048,
         warp_size=32,
-        is_integrated=int(model.unified_memory),
+        is_integrated=0,
         uuid=uuid.UUID(told.removeprefix("GPU-")),
     )
 
@@ -121,7 +121,7 @@ class TorchSim:
 
     def device_count(self) -> int:
         """How many simulated GPUs this process sees."""
-        return len(self._simulation.latch.visible())
+        return len(self._simulation.driver.visible())
 
     def current_device(self) -> int:
         """The number of the GPU that work goes to."""

@@ -29,17 +29,16 @@ from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.backend.registration import NAME, lies_there
 from gpumagic.simulator.backend.tensors import operand_of
-from gpumagic.simulator.engines import Engine
 from gpumagic.simulator.operators import CAST, COPY, strided_rule
+from gpumagic.simulator.scheduler import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpumagic.simulator.accesses import Operand
     from gpumagic.simulator.backend.in_flight import Flights
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.races import Race
-    from gpumagic.simulator.simulated_gpu import SimulatedGpu
+    from gpumagic.simulator.hazards import Operand, Race
+    from gpumagic.simulator.machine import SimulatedGpu
 
 _NUMBERS = frozenset((bool, int, float, complex))
 # So much pageable memory the driver takes at once, whatever the stream has to do.

@@ -31,11 +31,7 @@ ROOT = HERE.parents[2]
 
 
 def environment(scenario: str | Path = "idle_gpu") -> dict[str, str]:
-    """All variables of a process on this machine, from those of this process.
-
-    Args:
-        scenario: A file of tests/fakes/scenarios by its name, or any file by its path.
-    """
+    """All variables of a process on this machine, from those of this process."""
     from tests.fakes.build import scenario_file  # it needs pytest, which may come later
 
     libraries = built()

@@ -33,13 +33,7 @@ PROGRAMS, STEPS = 30, 12
 
 
 class Rank:
-    """One rank of the job: who it is, and what it compares.
-
-    Args:
-        rank: Its number, also that of its GPU.
-
-        count: Of all ranks.
-    """
+    """One rank of the job: who it is, and what it compares."""
 
     def __init__(self, rank: int, count: int) -> None:
         self.rank, self.count = rank, count
@@ -548,17 +542,7 @@ def begin(rank: int, count: int, port: int) -> None:
 
 
 def main(rank: int, count: int, folder: str, *checks: str) -> None:
-    """Run checks by their names, and write down what each has found.
-
-    Args:
-        rank: Of this process.
-
-        count: Of all ranks.
-
-        folder: Where it writes.
-
-        checks: Their names.
-    """
+    """Run checks by their names, and write down what each has found."""
     begin(rank, count, int(os.environ["MASTER_PORT"]))
     me = Rank(rank, count)
     for name in checks:

@@ -45,15 +45,7 @@ PATIENCE_S = 200
 
 
 class Job:
-    """What a job of ranks has left behind.
-
-    Args:
-        folder: Where its checks wrote what they found.
-
-        failed: How many ranks have failed.
-
-        said: What it wrote to stdout and stderr.
-    """
+    """What a job of ranks has left behind."""
 
     def __init__(self, folder: Path, failed: int, said: str) -> None:
         self.folder, self.failed, self.said = folder, failed, said
@@ -66,17 +58,7 @@ class Job:
 
 
 class Started:
-    """Checks that so many ranks run, on a machine of four idle GPUs.
-
-    Args:
-        folder: Where they write.
-
-        count: Of ranks.
-
-        checks: Functions of `nccl_job`, by their names.
-
-        env: What they find in their environment.
-    """
+    """Checks that so many ranks run, on a machine of four idle GPUs."""
 
     def __init__(self, folder: Path, count: int, *checks: str, **env: str) -> None:
         self._folder = folder

@@ -65,7 +65,7 @@ def assert_same_on_both(
 
 
 def cases() -> list[tuple[Any, torch.dtype]]:
-    """A hundred and fifty operators with a type, the same in each run."""
+    """Three hundred operators with a type, the same in each run."""
     from torch.testing._internal.common_methods_invocations import op_db
     from torch.testing._internal.opinfo.core import UnaryUfuncInfo
 
@@ -79,7 +79,7 @@ def cases() -> list[tuple[Any, torch.dtype]]:
         if dtype in operator.supported_dtypes("cuda")
         and not (dtype.is_complex and isinstance(operator, UnaryUfuncInfo))
     ]
-    return random.Random(34).sample(all_cases, 150)  # noqa: S311
+    return random.Random(34).sample(all_cases, 300)  # noqa: S311
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +124,7 @@ def test_operators_have_the_values_of_the_cpu():
                 differ[name] = str(error)[:300]
 
     assert differ == {}
-    assert compared > 200
+    assert compared > 400
 
 
 def test_what_writes_in_place_has_the_values_of_the_cpu(x, y):
@@ -160,16 +160,6 @@ def test_what_is_written_into_a_given_tensor_is_the_same(x, y):
     assert_same_on_both(write, x, y)
 
 
-def test_complex_numbers_have_the_values_of_the_cpu(x, y):
-    """Also where a conjugate or a negative is only noted."""
-
-    def calculate(a, b):
-        z = torch.complex(a, b)
-        return z.conj() @ z, z.conj().imag + 1, z.mH + 0, torch._neg_view(a) * 2
-
-    assert_same_on_both(calculate, x, y)
-
-
 @pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
 def test_halves_have_the_values_of_the_cpu(dtype, x):
     """Products are summed up in float; what the CPU has only for float works, too."""
@@ -187,68 +177,6 @@ def test_halves_have_the_values_of_the_cpu(dtype, x):
         )
 
     assert_same_on_both(calculate, x.to(dtype), tolerance=2e-2)
-
-
-def test_results_of_another_type_or_size_have_the_values_of_the_cpu(x, y):
-    """Those whose size depends on values are read back before they are returned."""
-
-    def calculate(a, b):
-        i = (a * 2).long()
-        return (
-            *(a > b, i // 2, a.argmax(), a.bool().any(), (a.abs() * 9).byte()),
-            torch.where(a > b, 1, b.double()),
-            *torch.sort(a, 1),
-            *a.max(0),
-            *(a.nonzero(), a[a > 0], *torch.unique(i, return_counts=True)),
-            torch.bincount(i.abs().flatten()),
-            torch.repeat_interleave(i[0].abs()),
-            torch.histc(a, 4),
-            torch.equal(a, b),
-        )
-
-    assert_same_on_both(calculate, x, y)
-
-
-def test_what_libraries_calculate_has_the_values_of_the_cpu(x, y):
-    """Transforms and linear algebra, whose libraries find no driver here."""
-
-    def calculate(a, b):
-        definite = a @ a.T + 8 * torch.eye(8, device=a.device)
-        return (
-            torch.fft.rfft(a),
-            torch.fft.ifft2(torch.complex(a, b)),
-            torch.linalg.inv(definite),
-            torch.linalg.cholesky(definite),
-            torch.linalg.solve(definite, b),
-            torch.linalg.lstsq(definite, b).solution,
-            torch.linalg.svdvals(a),
-            torch.linalg.eigvalsh(definite),
-            torch.linalg.det(definite) / 1e6,
-        )
-
-    assert_same_on_both(calculate, x, y, tolerance=1e-3)
-
-
-def test_bags_cells_and_grids_have_the_values_of_the_cpu(x, y):
-    """What networks use besides products."""
-
-    def calculate(a, b):
-        i = torch.tensor([1, 2, 4, 5, 4, 3], device=a.device)
-        bags = torch.tensor([0, 2], device=a.device)
-        grid = torch.stack((a, b), -1)[None].clamp(-1, 1)
-        log = functional.log_softmax(a[:, None], -1)
-        sparse = a.relu().to_sparse()
-        return (
-            functional.embedding(i, a),
-            functional.embedding_bag(i, a, bags),
-            functional.grid_sample(a[None, None], grid, align_corners=False),
-            functional.interpolate(a[None, None], scale_factor=2, mode="bilinear"),
-            functional.cross_entropy(a, i[:1].expand(8)),
-            functional.ctc_loss(log, i[None, :2], [8], [2]),
-            *(torch.cdist(a, b), sparse._indices(), sparse._values()),
-        )
-
-    assert_same_on_both(calculate, x, y)
 
 
 class Recurrent(nn.Module):

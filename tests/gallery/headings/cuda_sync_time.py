@@ -19,6 +19,5 @@ HEADINGS = {
     "races": "Two streams use the same memory without a wait",
     "lines": "What each line took, on the host and on the GPU",
     "operators": "What torch's operators took on a machine without a GPU",
-    "log": "All timed cells of a notebook",
     "hostile": "Names that are made to break a page",
 }

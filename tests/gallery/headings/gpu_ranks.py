@@ -5,8 +5,7 @@ from __future__ import annotations
 HEADINGS = {
     "seats": "Eight ranks on two hosts, each on a GPU of its own",
     "seats-chosen": "Engines that have just been given GPUs",
-    "seats-shared": "Two ranks on one GPU, and two versions of torch",
-    "seats-gpu-0": "Four hosts, on one of which all hold memory on GPU 0",
+    "seats-shared": "Two ranks on one GPU",
     "seats-refused": "One engine cannot choose any more, so none has",
     "times-straggler": "One of eight ranks is slow, in backward",
     "times-flags": "The slow rank's GPU clock was held down",
@@ -16,7 +15,6 @@ HEADINGS = {
     "times-deaf": "Ctrl-C has reached one rank, and not those that wait in gloo",
     "times-1024": "1,024 ranks, one of which is slow",
     "memory-odd": "One rank holds more than the others",
-    "memory-1024": "The memory of 1,024 ranks",
     "where-hang": "Three ranks wait for one that sleeps",
     "where-mismatch": "Ranks that call different collectives",
     "where-hostile": "Names that are made to do harm",
