@@ -16,7 +16,6 @@ import weakref
 
 import pytest
 import torch
-from gpumagic.simulator.backend.simulation import DataRace
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
@@ -32,6 +31,7 @@ from gpumagic.pin_loader.prefetcher import (
     looking_ahead,
 )
 from gpumagic.pin_loader.prove import difference, digest_of
+from gpumagic.simulator.backend.simulation import DataRace
 from tests.pin_loader.kinds import Plain, Sample
 from tests.pin_loader.prefetch_programs import (
     WRONG,
