@@ -17,8 +17,7 @@ SHELL_TESTS := tests/notebook --ignore=tests/notebook/test_arguments.py \
     --ignore=tests/notebook/test_magics.py --ignore=tests/notebook/test_session.py \
     --ignore=tests/notebook/test_demo.py \
     tests/gpu_select/test_watch.py tests/gpu_select/test_magic.py \
-    tests/gpu_mem/test_free_in_shells.py tests/gpu_mem/test_error_holders.py \
-    tests/gpu_mem/test_output_holders.py
+    tests/gpu_mem/test_free_in_shells.py tests/gpu_mem/test_names_held.py
 
 # The oldest torch that the README names, the one of constraints.txt and the newest; on
 # Linux the CUDA packages that come with one of them are some gigabytes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda_sync_time.answer_repeat import nearly_equal, sample_facts
+from gpumagic.cuda_sync_time.answer_repeat import sample_facts
 from gpumagic.cuda_sync_time.findings import measured, notes, ratio_text
 from gpumagic.report import robust
 from gpumagic.report.record import Report
@@ -62,14 +62,6 @@ class ComparisonReport(Report):
         base, new = self.base.name or "the base", self.code.name or "this code"
         return (new, base) if new != base else (f"the newer {new}", f"the older {base}")
 
-    @property
-    def _is_exact(self) -> bool:
-        """Whether both codes take the same time in each pair, as on a model's clock."""
-        pairs = self.result.pairs
-        return bool(pairs) and all(
-            nearly_equal(seconds, self.setting) for seconds in zip(*pairs, strict=True)
-        )
-
     def _ratio(self, ratio: float | None) -> str:
         interval = self.result.interval
         return ratio_text(ratio, interval.high - interval.low if interval else 0.0)
@@ -89,16 +81,15 @@ def _parts(report: ComparisonReport) -> Iterator[Any]:
     from gpumagic.drawing import Grid, Note, Paragraph, how_measured
 
     new, base = report._names  # noqa: SLF001 -- of the same file
-    result, exact = report.result, report._is_exact  # noqa: SLF001
+    result = report.result
     ratio = report._ratio  # noqa: SLF001
     floor_s = report.setting.floor_s
     each_s = None if floor_s is None else floor_s / max(report.calls, 1)
-    middle = "" if exact else ", median"
     times = [robust.median(seconds) for seconds in zip(*result.pairs, strict=True)]
-    names = f"{base}{middle}", f"{new}{middle}"
+    names = f"{base}, median", f"{new}, median"
     shown = [(name, measured(time, each_s)) for name, time in zip(names, times)]  # noqa: B905 -- no pairs, no times
     shown.reverse()
-    if result.interval is not None and not exact:
+    if result.interval is not None:
         low, high, _ = result.interval
         text = f"{ratio(result.ratio)} [{ratio(low)} to {ratio(high)}]"
         shown.append((f"{new} over {base}", text))

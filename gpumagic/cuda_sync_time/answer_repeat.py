@@ -12,7 +12,7 @@ from gpumagic.report.record import Report
 from gpumagic.report.units import count_text, seconds_text, share_text, times_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from gpumagic.cuda_sync_time.records import Flag, Samples, Setting
     from gpumagic.report.places import Code
@@ -53,8 +53,10 @@ class RepeatedReport(Report):
     @property
     def is_exact(self) -> bool:
         """Whether there is nothing to tell apart, as on a simulated clock."""
-        seconds = self.samples.seconds
-        return bool(seconds) and nearly_equal(seconds, self.setting)
+        seconds = self.samples.seconds or (0.0,)
+        apart_s = max(seconds) - min(seconds)
+        # On a model's clock times differ in what rounding leaves.
+        return apart_s <= (_DUST * max(seconds) if self.setting.label else 0.0)
 
     @property
     def text(self) -> Text:
@@ -67,12 +69,6 @@ class RepeatedReport(Report):
         from gpumagic.drawing import Drawing, one_screen
 
         return Drawing(self.headline, one_screen(_parts(self)), self.setting.label)
-
-
-def nearly_equal(seconds: Sequence[float], setting: Setting) -> bool:
-    """Whether times differ in nothing but what rounding leaves on a model's clock."""
-    least, most = min(seconds), max(seconds)
-    return least == most or (bool(setting.label) and most - least <= _DUST * most)
 
 
 def sample_facts(

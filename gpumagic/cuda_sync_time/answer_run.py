@@ -132,7 +132,7 @@ class BriefReport(Report):
 
         flags = ", ".join(flag.kind.value for flag in self.timing.flags)
         behind = f" [{flags}]" if flags else ""
-        title = f"{verdict.brief(self.timing)}{behind}"
+        title = f"{self.timing.headline}{behind}"
         return Drawing(title, (), self.timing.setting.label)
 
 
@@ -246,19 +246,19 @@ def _line_table(report: TimingReport, *, whole: bool = False) -> Any:
     caption = "" if whole else "Time by line"
     if len(shown) < len(lines):
         caption += f": the {len(shown)} that took most of {len(lines)}"
-    properties = [Property(Column("Line"), place)]
-    if whole:
-        runs = Property(Column("Runs", number=True), lambda each: f"{each.runs:,}")
-        properties.append(runs)
-    properties.append(Property(Column("Host"), lambda each: bar(each.host_s, length_s)))
-    if any(each.device_s is not None for each in lines):
-        device = Property(Column("GPU"), lambda each: bar(each.device_s, most_s))
-        properties.append(device)
-
-    def code(each: LineTime) -> str:
-        return shortened(each.line.source or "", _LONGEST_CODE)
-
-    return Table.of(caption, (*properties, Property(Column("Code"), code)), shown)
+    runs = Property(Column("Runs", number=True), lambda each: f"{each.runs:,}")
+    device = Property(Column("GPU"), lambda each: bar(each.device_s, most_s))
+    properties = (
+        Property(Column("Line"), place),
+        *((runs,) if whole else ()),
+        Property(Column("Host"), lambda each: bar(each.host_s, length_s)),
+        *((device,) if any(each.device_s is not None for each in lines) else ()),
+        Property(
+            Column("Code"),
+            lambda each: shortened(each.line.source or "", _LONGEST_CODE),
+        ),
+    )
+    return Table.of(caption, properties, shown)
 
 
 def _share(seconds: float | None, whole_s: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gpumagic.cuda_sync_time import bench
 from gpumagic.cuda_sync_time.bench import Candidate
@@ -53,13 +53,10 @@ def measure(  # noqa: PLR0913 -- one for each option
         lines: Whether to tell what each line of it took.
     """
     options = Options(syncs=syncs, profile=profile, trace_file=trace_file, lines=lines)
-    run = OneRun(Instruments(open_driver), options)
-    run.begin()
-    with _ended(run):
+    watched = Watched()
+    with _timed(watched, options, _code(function, name)):
         function()
-    if run.late_error is not None:
-        raise run.late_error
-    return run.report(_code(function, name))
+    return cast("TimingReport", watched.report)
 
 
 @contextmanager
@@ -88,15 +85,8 @@ def watch(
     options = Options(
         syncs=syncs, profile=profile, trace_file=trace_file, trace_s=trace_s
     )
-    run = OneRun(Instruments(open_driver), options)
-    run.begin()
-    try:
-        with _ended(run):
-            yield watched
-    finally:
-        watched.report = run.report(Code(name))
-    if run.late_error is not None:
-        raise run.late_error
+    with _timed(watched, options, Code(name)):
+        yield watched
 
 
 def repeat(
@@ -170,6 +160,20 @@ def find_races(
     with _ended(run):
         function()
     return run.report(_code(function, name))
+
+
+@contextmanager
+def _timed(watched: Watched, options: Options, code: Code) -> Iterator[None]:
+    """Time a block; its report is there when it has ended."""
+    run = OneRun(Instruments(open_driver), options)
+    run.begin()
+    try:
+        with _ended(run):
+            yield
+    finally:
+        watched.report = run.report(code)
+    if run.late_error is not None:
+        raise run.late_error
 
 
 @contextmanager

@@ -101,10 +101,10 @@ def _ready(
     """Wait for earlier cells; the floor, and what tells how the GPUs did since."""
     wait_for_earlier_cells(runtime)
     floor_s = instruments.floors.floor_s(runtime)
-    before = loads(instruments.driver, runtime)
+    before = loads(instruments.find_driver(), runtime)
 
     def flags_since() -> tuple[Flag, ...]:
-        after = loads(instruments.driver, runtime)
+        after = loads(instruments.find_driver(), runtime)
         return (*unseen_flags(runtime), *load_flags(before, after))
 
     return floor_s, flags_since

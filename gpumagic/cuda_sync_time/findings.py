@@ -13,7 +13,6 @@ from gpumagic.report.units import (
     listed,
     on_each,
     seconds_text,
-    share_text,
 )
 
 if TYPE_CHECKING:
@@ -95,11 +94,6 @@ FINDINGS = {
         "code was compiled {times}: this is not the time of a call that finds it ready",
         "run the cell once more",
     ),
-    FlagKind.CLOCK: Finding(
-        "warning",
-        "the clock of {device} changed by {percent} while it ran",
-        "--repeat warms up first",
-    ),
     FlagKind.LIMITED: Finding(
         "warning",
         "something held the clock of {device} down{names}",
@@ -172,7 +166,6 @@ def _note(same: list[Flag], setting: Setting) -> Note:
         time=measured(amount, setting.floor_s),
         times=on_each(how_often, [each.amount for each in same]),
         amount=UNKNOWN if amount is None else f"{amount:,.0f}",
-        percent=f"{'-' if (amount or 0) < 0 else '+'}{share_text(abs(amount or 0))}",
         said=said or UNKNOWN,
         names=f": {said}" if names else "",
         started=f"{said} on {device}" if names else device,
@@ -184,12 +177,9 @@ def _note(same: list[Flag], setting: Setting) -> Note:
 
 def where_measured(setting: Setting) -> dict[str, str]:
     """The machine and the versions, as far as they are known."""
-    of_model: dict[str, list[int]] = {}
-    for number, name in setting.devices:
-        of_model.setdefault(name or "", []).append(number)
     models = [
-        f"{devices_text(setting.kind, numbers)} {name}".strip()
-        for name, numbers in of_model.items()
+        f"{devices_text(setting.kind, [number])} {name or ''}".strip()
+        for number, name in setting.devices
     ]
     facts = {
         "devices in use": listed(models, ", ", MOST_NAMES),
@@ -200,7 +190,6 @@ def where_measured(setting: Setting) -> dict[str, str]:
 
 _UNITS = (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0))
 _MINUTE_S = 59.5
-_NEARLY = 1.05
 _DUST = 1e-9  # what sums and differences of times leave behind their last digit
 
 
@@ -250,11 +239,6 @@ def ratio_text(ratio: float | None, finest: float = 0.01) -> str:
     if ratio >= 10:
         return f"{ratio:.1f}"
     return f"{ratio:.{3 if finest < 0.01 else 2}f}"
-
-
-def nearly_same(ratio: float) -> bool:
-    """Whether a ratio is too near to one to be told in passing."""
-    return 1 / _NEARLY < ratio < _NEARLY
 
 
 def _to_step(seconds: float, step_s: float) -> str:

@@ -36,23 +36,15 @@ class Instruments:
         self, find_driver: Callable[[], Driver], runtime: Runtime | None = None
     ) -> None:
         self.floors = Floors(find_driver)
-        self._find_driver = find_driver
-        self._runtime = runtime
+        self.find_driver = find_driver
+        # The best that there is now, the CPU until torch has been imported; and the
+        # best, once torch has been imported for it.
+        self.runtime: Callable[[], Runtime] = runtime_now
+        self.torch_runtime: Callable[[], Runtime] = open_runtime
+        if runtime is not None:
+            self.runtime = self.torch_runtime = lambda: runtime
         # Asking the CPU takes a while.
         self._cpu_name: tuple[str | None] | tuple[()] = ()
-
-    @property
-    def driver(self) -> Driver:
-        """What the machine has."""
-        return self._find_driver()
-
-    def runtime(self) -> Runtime:
-        """The best that there is now: the CPU until torch has been imported."""
-        return runtime_now() if self._runtime is None else self._runtime
-
-    def torch_runtime(self) -> Runtime:
-        """The best that there is, once torch has been imported for it."""
-        return open_runtime() if self._runtime is None else self._runtime
 
     def setting(self, runtime: Runtime, *, floor_s: float | None = None) -> Setting:
         """Where it was measured; starts nothing."""
@@ -142,9 +134,7 @@ class Floors:
 
 
 def _key(runtime: Runtime, *, alone: bool) -> _Key:
-    box = simulated_box() if runtime.simulated else None
-    label = getattr(box, "label", "")
-    return runtime.kind, label, runtime.devices_in_use(), alone
+    return runtime.kind, _label(runtime), runtime.devices_in_use(), alone
 
 
 def _empty_s(runtime: Runtime) -> float:
@@ -165,7 +155,6 @@ def _empty_s(runtime: Runtime) -> float:
 
 # Each makes the driver, or the runtime, wait for every launch.
 _BLOCKING = ("CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL")
-_CLOCK_MOVED = 0.05
 _DRIVER_CALLS = ("num_device_alloc", "num_device_free")
 
 
@@ -251,10 +240,6 @@ def load_flags(
     """What a reader has to know of how the GPUs did, before and after."""
     for device, now in after.items():
         then = before.get(device, now)
-        if then.sm_clock_mhz and now.sm_clock_mhz:
-            change = now.sm_clock_mhz / then.sm_clock_mhz - 1
-            if abs(change) > _CLOCK_MOVED:
-                yield Flag(FlagKind.CLOCK, amount=change, device=device)
         limiters = (name for each in (then, now) for name in each.limiters or ())
         if names := tuple(dict.fromkeys(limiters)):
             yield Flag(FlagKind.LIMITED, names=names, device=device)

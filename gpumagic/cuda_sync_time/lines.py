@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
+    from gpumagic.cuda_sync_time.records import Profile
     from gpumagic.devices.protocols import Runtime
     from gpumagic.report.events import TraceSpan
 
@@ -163,20 +164,25 @@ class _Sums:
 
 
 class LineWatcher(Observer):
-    """Notes lines while a run is timed.
+    """Notes lines while a run is timed, if asked.
 
     `in_cell` is asked when the run has ended: whether a file is the cell itself.
     """
 
-    def __init__(self, in_cell: Callable[[], Callable[[str], bool]]) -> None:
+    def __init__(
+        self, in_cell: Callable[[], Callable[[str], bool]], *, asked: bool
+    ) -> None:
+        self._asked = asked
         self._asks_in_cell = in_cell
         self._in_cell: Callable[[str], bool] = lambda _: False
-        self._tracer: LineTracer | None = None
+        self._tracer = LineTracer(Places(), time.time_ns)
         self._began_ns = 0
         self._now_ns: Callable[[], int] = time.time_ns
 
     def start(self, runtime: Runtime) -> None:
         """Take the clock that what devices do is traced by."""
+        if not self._asked:
+            return
         torch = loaded_torch()
         libraries = tuple(map(str, getattr(torch, "__path__", ())))
         self._now_ns = runtime.now_ns if runtime.simulated else time.time_ns
@@ -185,34 +191,36 @@ class LineWatcher(Observer):
     def begin(self) -> None:
         """Note lines from now on."""
         self._began_ns = self._now_ns()
-        if self._tracer is not None:
+        if self._asked:
             self._tracer.start()
 
     def code_ended(self) -> None:
         """Note no more: what follows is ours."""
-        if self._tracer is not None:
+        if self._asked:
             self._tracer.stop()
-        self._in_cell = self._asks_in_cell()
+            self._in_cell = self._asks_in_cell()
 
     def close(self) -> None:
         """Note no more."""
-        if self._tracer is not None:
-            self._tracer.stop()
+        self._tracer.stop()
 
     def flags(self) -> Iterator[Flag]:
         """How looking on has to be taken into account."""
-        yield Flag(FlagKind.LOOKED_ON, names=("--lines",))
-        if self._tracer is not None and self._tracer.is_cut:
+        if self._asked:
+            yield Flag(FlagKind.LOOKED_ON, names=("--lines",))
+        if self._tracer.is_cut:
             yield Flag(FlagKind.LINES_CUT)
 
     def lines(
-        self, spans: Iterable[TraceSpan] | None, began_ns: int | None
-    ) -> tuple[LineTime, ...]:
-        """What each line came to: those of the cell first."""
-        if self._tracer is None:
-            return ()
+        self, profile: Profile | None, began_ns: int | None
+    ) -> tuple[LineTime, ...] | None:
+        """What each line came to, those of the cell first; None if nobody asked."""
+        if not self._asked:
+            return None
         began_ns = self._began_ns if began_ns is None else began_ns
-        sums = self._tracer.by_line(spans or (), began_ns)
+        # No devices at all where they are missing from the trace.
+        seen = profile is not None and not profile.problem
+        sums = self._tracer.by_line(profile.spans if profile and seen else (), began_ns)
         sums.sort(key=lambda each: (not self._in_cell(each.line[0]), each.line))
         return tuple(
             LineTime(
@@ -220,7 +228,7 @@ class LineWatcher(Observer):
                 each.line[1] if self._in_cell(each.line[0]) else None,
                 each.runs,
                 each.host_s,
-                *((None, None) if spans is None else (each.device_s, each.launches)),
+                *((each.device_s, each.launches) if seen else ()),
             )
             for each in sums
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -102,12 +101,6 @@ class Notebook:
                 "write an expression behind it: %cuda_sync_time f(x)",
             )
         names = self._shell.user_ns
-        is_known = code in names or hasattr(builtins, code)
-        hint = "" if is_known else did_you_mean(code, _WORDS)
-        if hint and code.isidentifier():
-            raise UsageProblem(
-                f"{code} is neither a word of %cuda_sync_time nor a name", hint
-            )
         behind = _OPTIONS_LAST.fullmatch(code)
         known = options_of(self._magics.cuda_sync_time.parser)
         # Python would read `x - -repeat`.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
+import math
 import sys
 import threading
 import time
@@ -46,6 +47,7 @@ from gpumagic.report.units import known_sum
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from gpumagic.cuda_sync_time.records import Options
     from gpumagic.devices.protocols import Runtime
     from gpumagic.devices.tracing import Tracing
 
@@ -61,9 +63,10 @@ _READS = (
 
 
 class SyncWatcher(Observer):
-    """Notes what makes the host wait; where that cannot be, there will be a flag."""
+    """Notes what makes the host wait, if asked; where that cannot be, it is flagged."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, asked: bool) -> None:
+        self._asked = asked
         self._watch = ExitStack()
         self._calls: list[SyncCall] | None = None
         self._kind = ""
@@ -72,6 +75,8 @@ class SyncWatcher(Observer):
     def start(self, runtime: Runtime) -> None:
         """Note waits from now on."""
         self._kind = runtime.kind
+        if not self._asked:
+            return
         try:
             self._calls = self._watch.enter_context(runtime.watch_syncs())
         except DeviceError as error:
@@ -101,6 +106,8 @@ class SyncWatcher(Observer):
 
     def flags(self, kind: str) -> tuple[Flag, ...]:
         """How looking on has to be taken into account."""
+        if not self._asked:
+            return ()
         if self.calls(kind) is None:
             reason = f"what made the host wait could not be noted: {self._unwatched}"
             return (Flag(FlagKind.UNWATCHED, names=(reason,)),)
@@ -206,13 +213,14 @@ class CallWatcher(Observer):
 class Onlooker(Observer):
     """Notes who is busy when on a simulated machine: that takes none of its time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, looks: bool) -> None:
+        self.looks = looks
         self._watch = ExitStack()
         self._tracing: Tracing | None = None
 
     def start(self, runtime: Runtime) -> None:
         """Note it from now on."""
-        if runtime.simulated:
+        if self.looks and runtime.simulated:
             # During a capture nothing runs that could be seen.
             with suppress(DeviceError):
                 self._tracing = self._watch.enter_context(watch_work())
@@ -245,21 +253,15 @@ class Onlooker(Observer):
 
 
 class Tracer(Observer):
-    """Traces what runs when; for `devices_only` nothing where there is no device."""
+    """Traces what runs when, if asked; for lines alone nothing without a device."""
 
-    traces = True
-
-    def __init__(
-        self,
-        file: str | None = None,
-        *,
-        devices_only: bool = False,
-        most_s: float | None = None,
-    ) -> None:
+    def __init__(self, options: Options) -> None:
+        self.traces = options.traces or options.lines
         # When the trace began, once there is a profile; None on a model's clock.
         self.began_unix_ns: int | None = None
-        self._file, self._devices_only = file, devices_only
-        self._alarm = None if most_s is None else Alarm(most_s, self._cut)
+        self._file, self._devices_only = options.trace_file, not options.traces
+        most_s = math.inf if options.trace_s is None else options.trace_s
+        self._alarm = Alarm(most_s, self._cut)
         self._trace = ExitStack()
         self._tracing: Tracing | None = None
         self._lost, self._untraced = "", ""
@@ -269,7 +271,7 @@ class Tracer(Observer):
     def start(self, runtime: Runtime) -> None:
         """Trace from now on."""
         self._kind = runtime.kind
-        if self._devices_only and self._kind == "cpu":
+        if not self.traces or (self._devices_only and self._kind == "cpu"):
             return
         # What the CPU is traced with is torch's, too, and is not imported for it.
         if self._kind == "cpu" and loaded_torch() is None:
@@ -294,8 +296,7 @@ class Tracer(Observer):
         """What is traced from here on belongs to the run."""
         if self._tracing is not None:
             self._tracing.begin()
-            if self._alarm is not None:
-                self._alarm.set()
+            self._alarm.set()
 
     def _cut(self) -> bool:
         return self._tracing is None or self._tracing.cut()
@@ -309,7 +310,7 @@ class Tracer(Observer):
         """The trace ends here; where nobody may wait for the devices, it is lost."""
         if self._tracing is None:
             return
-        self._set_off()
+        self._alarm.off()
         if unwaited is not None:
             self._lost = unwaited
             self._trace.close()
@@ -322,12 +323,8 @@ class Tracer(Observer):
 
     def close(self) -> None:
         """Trace no more."""
-        self._set_off()
+        self._alarm.off()
         self._trace.close()
-
-    def _set_off(self) -> None:
-        if self._alarm is not None:
-            self._alarm.off()
 
     def profile(self) -> Profile | None:
         """What ran when; it is saved now, where that was asked for."""
@@ -335,14 +332,17 @@ class Tracer(Observer):
             return None
         if self._lost:
             return profile_of(Trace((), 0.0, f"the trace was lost: {self._lost}"))
-        problem = self._saved(self._tracing)
-        trace = self._without_helper(self._tracing.trace())
+        trace, saved_as = self._without_helper(self._tracing.trace()), self._file
         self.began_unix_ns = trace.began_unix_ns
-        profile = profile_of(trace, saved_as=None if problem else self._file)
-        if not problem or profile.problem is not None:
-            return profile
-        hint = "its figures are complete; name another file to save it"
-        return dataclasses.replace(profile, problem=problem, hint=hint)
+        try:
+            if saved_as:
+                self._tracing.save(saved_as)
+        except (OSError, DeviceError) as error:
+            saved_as, problem = None, f"the trace could not be saved: {error}"
+            hint = "its figures are complete; name another file to save it"
+            if trace.problem is None:
+                trace = dataclasses.replace(trace, problem=problem, hint=hint)
+        return profile_of(trace, saved_as=saved_as)
 
     def _without_helper(self, trace: Trace) -> Trace:
         """The last wait as the code's thread makes it, though another does for it."""
@@ -363,15 +363,6 @@ class Tracer(Observer):
             reason = f"what each line launched could not be traced: {self._untraced}"
             return (Flag(FlagKind.UNWATCHED, names=(reason,)),)
         return () if profile is None else looked_on("--profile", self._kind)
-
-    def _saved(self, tracing: Tracing) -> str:
-        """Save the trace where that was asked for; why it could not be, or nothing."""
-        try:
-            if self._file:
-                tracing.save(self._file)
-        except (OSError, DeviceError) as error:
-            return f"the trace could not be saved: {error}"
-        return ""
 
 
 def looked_on(option: str, kind: str) -> tuple[Flag, ...]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from gpumagic.cuda_sync_time.instruments import Instruments
-    from gpumagic.cuda_sync_time.records import LineTime, Profile, Setting
+    from gpumagic.cuda_sync_time.records import Setting
     from gpumagic.devices.around_cell import Ended
     from gpumagic.report.events import SeenRace, SyncCall
     from gpumagic.report.places import Code
@@ -55,17 +55,12 @@ class OneRun:
         # the device, or KeyboardInterrupt. The caller raises it.
         self.late_error: BaseException | None = None
         self._instruments = instruments
-        self._environment = EnvironmentWatch(lambda: instruments.driver)
-        self._tracer: observers.Tracer | None = None
-        if options.traces:
-            self._tracer = observers.Tracer(options.trace_file, most_s=options.trace_s)
-        elif options.lines:
-            self._tracer = observers.Tracer(devices_only=True)
-        self._waits = observers.SyncWatcher() if options.syncs else None
-        self._lines = LineWatcher(in_running_cell) if options.lines else None
+        self._environment = EnvironmentWatch(instruments.find_driver)
+        self._tracer = observers.Tracer(options)
+        self._waits = observers.SyncWatcher(asked=options.syncs)
+        self._lines = LineWatcher(in_running_cell, asked=options.lines)
         self._calls = observers.CallWatcher(for_values=draws)
-        sees_alone = draws and self._tracer is None
-        self._onlooker = observers.Onlooker() if sees_alone else None
+        self._onlooker = observers.Onlooker(looks=draws and not self._tracer.traces)
         looking = (
             self._environment,
             self._tracer,
@@ -74,9 +69,7 @@ class OneRun:
             self._lines,
             self._calls,
         )
-        self._around = AroundCell(
-            instruments.runtime, [each for each in looking if each is not None]
-        )
+        self._around = AroundCell(instruments.runtime, looking)
         self._ended: Ended | None = None
 
     def begin(self) -> None:
@@ -117,15 +110,15 @@ class OneRun:
             uses_device=ended.uses_device,
             simulated_in_s=ended.host_s if ended.found.simulated else None,
         )
-        profile = None if self._tracer is None else self._tracer.profile()
-        flags = [*self._flags(ended, run, floor_s or 0.0), *unseen_flags(runtime)]
-        if self._waits is not None:
-            flags += self._waits.flags(runtime.kind)
-        if self._tracer is not None:
-            flags += self._tracer.flags(profile)
-        if self._lines is not None:
-            flags += self._lines.flags()
-        syncs = None if self._waits is None else self._waits.calls(runtime.kind)
+        profile = self._tracer.profile()
+        flags = (
+            *self._flags(ended, run, floor_s or 0.0),
+            *unseen_flags(runtime),
+            *self._waits.flags(runtime.kind),
+            *self._tracer.flags(profile),
+            *self._lines.flags(),
+        )
+        syncs = self._waits.calls(runtime.kind)
         order = list(FlagKind)
         reads = self._calls.reads() if ended.uses_device else []
         if syncs is not None:
@@ -139,24 +132,15 @@ class OneRun:
             syncs=None if syncs is None else observers.points_of(syncs),
             reads=observers.points_of(reads),
             profile=profile,
-            activity=self._activity(
-                ended, reads if self._waits is None else syncs or ()
-            ),
-            lines=self._by_line(profile),
+            activity=self._activity(ended, syncs or reads),
+            lines=self._lines.lines(profile, self._tracer.began_unix_ns),
             loading=self._calls.loading(),
             guessed=_guessed() if ended.found.simulated else (),
         )
 
-    def _by_line(self, profile: Profile | None) -> tuple[LineTime, ...] | None:
-        if self._lines is None or self._tracer is None:
-            return None
-        # No devices at all where they are missing from the trace.
-        spans = None if profile is None or profile.problem else profile.spans
-        return self._lines.lines(spans, self._tracer.began_unix_ns)
-
     def _activity(self, ended: Ended, waits: Iterable[SyncCall]) -> Activity | None:
         """All that is known, on a simulated machine; else the waits that were seen."""
-        if self._onlooker is None:
+        if not self._onlooker.looks:
             return None
         seen = self._onlooker.activity()
         if seen is not None and ended.found.simulated:
@@ -231,7 +215,6 @@ class RaceRun:
         )
 
 
-_MOST = 10
 _OF_THE_MODEL = (
     "It notes each byte that torch's operations read and write, and the waits between "
     "streams."
@@ -288,22 +271,19 @@ def _parts(report: RaceReport) -> Iterator[Any]:
             'gpumagic.simulate("h100") gives streams that can; its device is "sim"',
         )
         return
-    shown = report.races[:_MOST]
-    if report.failed is not None and shown:
+    if report.failed is not None and report.races:
         yield Note("problem", f"the code failed: {report.failed}")
-    for race in shown:
+    for race in report.races:
         yield Note("problem", race.problem, race.hint)
     rows = [
         (f"{number}", access, line.where, line.source)
-        for number, race in enumerate(shown, 1)
+        for number, race in enumerate(report.races, 1)
         for access, line in (("first", race.earlier), ("then", race.later))
         if line is not None
     ]
     if rows:
         columns = Column("Race", number=True), Column("Access"), Column("Line")
         yield Table("The lines", (*columns, Column("Code")), tuple(rows), name="lines")
-    if more := len(report.races) - len(shown):
-        yield Paragraph(f"... and {more:,} more")
     sees = _OF_THE_MODEL if report.setting.label else _OF_THE_SANITIZER
     yield how_measured(
         Paragraph(

@@ -37,7 +37,6 @@ class FlagKind(enum.Enum):
     # Of the machine, while it ran.
     DRIVER_CALLS = "allocation"  # how many
     COMPILED = "compiled"  # times
-    CLOCK = "clock"  # relative change
     LIMITED = "limited"  # reasons
     SHARED = "shared"  # how many other processes
     LAUNCH_BLOCKING = "blocking"
@@ -111,11 +110,6 @@ class Run(Record):
     def waited_s(self) -> float:
         """How long the host still had to wait when the code had returned."""
         return max(self.elapsed_s - self.naive_s, 0.0)
-
-    @property
-    def too_little(self) -> float | None:
-        """How many times the true time is the naive one."""
-        return self.elapsed_s / self.naive_s if self.naive_s > 0 else None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.findings import COSTS_ONCE, floor_text, nearly_same
+from gpumagic.cuda_sync_time.findings import COSTS_ONCE, floor_text
 from gpumagic.cuda_sync_time.records import Bound, FlagKind
 from gpumagic.report.events import DEVICE_KINDS, SpanKind
 from gpumagic.report.units import (
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 WORTH_SAYING = 0.05  # of the time
 _MOSTLY = 0.5
 _NEARLY_ALL = 0.8
+_NEARLY_SAME = 1.05  # times as long
 _FLOORS = 2  # below so many a run cannot be told from an empty cell
 _NO_EMPTY_CELL = 0.25  # of the time is known to be the GPU's work
 _LONGEST_ERROR = 90
@@ -36,16 +37,11 @@ def headline(report: TimingReport) -> str:
     """The true time, what it went to, and what an untrue one would have been."""
     name = f"{report.code.name}: " if report.code.name else ""
     if report.failed is not None:
-        said = shortened(report.failed, _LONGEST_ERROR)
-        return f"{name}failed {when(report)} ({said})"
+        time = report.text(report.run.elapsed_s)
+        when = "at once" if time.startswith("below") else f"after {time}"
+        return f"{name}failed {when} ({shortened(report.failed, _LONGEST_ERROR)})"
     said = f"{name}{spent(report)}"
     return said if too_short(report) else f"{said}{_naive(report)}"
-
-
-def brief(report: TimingReport) -> str:
-    """The same without an untrue time, for when every cell is timed."""
-    name = f"{report.code.name}: " if report.code.name else ""
-    return f"{name}{f'failed {when(report)}' if report.failed else spent(report)}"
 
 
 def too_short(report: TimingReport) -> bool:
@@ -68,12 +64,6 @@ def time_text(report: TimingReport) -> str:
     )
     is_guess = guessed_s > WORTH_SAYING * report.run.elapsed_s
     return f"{time} (guess)" if is_guess else time
-
-
-def when(report: TimingReport) -> str:
-    """After how long it failed."""
-    time = report.text(report.run.elapsed_s)
-    return "at once" if time.startswith("below") else f"after {time}"
 
 
 def _leaves_out_python(report: TimingReport) -> bool:
@@ -199,8 +189,8 @@ def _lines_wait(report: TimingReport) -> str:
 
 def _naive(report: TimingReport) -> str:
     """What a clock round the call would have said, where that is wrong."""
-    run, ratio = report.run, report.run.too_little
-    is_same = ratio is None or nearly_same(ratio)
+    run = report.run
+    is_same = run.elapsed_s < _NEARLY_SAME * run.naive_s or run.naive_s <= 0
     if not run.uses_device or is_same or not report.tells(run.waited_s):
         return ""
     if not report.tells(run.naive_s):

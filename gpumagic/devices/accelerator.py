@@ -356,7 +356,7 @@ class Busy:
         self._rate = amount / max(took_s, 1e-9)
 
     def _submit_simulated(self, seconds: float) -> None:
-        from gpumagic.simulator.engines import FULL_SHARE, Engine
+        from gpumagic.simulator.scheduler import FULL_SHARE, Engine
 
         box = simulated_box()
         stream = self._runtime.current_stream(self._device)

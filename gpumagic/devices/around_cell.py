@@ -192,7 +192,11 @@ class AroundCell:
         self._window = Window(
             runtime, waits=not self.began_capturing, traced=self._traced
         )
-        self._drain()
+        self.backlog_s = waited_s = self._window.drain()
+        if waited_s is not None and waited_s > _BACKLOG_TOLD_S:
+            # On a busy machine a wait for nothing may take that long as well.
+            empty_s = self._window.drain() or 0.0
+            self.has_backlog = waited_s > empty_s + _BACKLOG_TOLD_S
         for each in self._observers:
             each.start(runtime)
             if each.traces:
@@ -201,20 +205,16 @@ class AroundCell:
         for each in self._observers:
             each.begin()
 
-    def _drain(self) -> None:
-        self.backlog_s = waited_s = self._window.drain()
-        if waited_s is not None and waited_s > _BACKLOG_TOLD_S:
-            # On a busy machine a wait for nothing may take that long as well.
-            empty_s = self._window.drain() or 0.0
-            self.has_backlog = waited_s > empty_s + _BACKLOG_TOLD_S
-
     def _conclude(
         self, started_ns: int, returned_ns: int, error: BaseException | None
     ) -> Ended:
         window, last = self._window_at_end(started_ns), LastWait()
         ended_ns = returned_ns
         if window.uses_device:
-            last = self._last_wait(window, error)
+            if error is None or self._waits_after_error:
+                last = last_wait(window, error, self._code_ended)
+            else:
+                last = LastWait(trouble=Trouble.NOT_DRAINED)
             self.is_idle = last.waited is not None
             if error is None:  # else it is the time until the error
                 ended_ns = self._idle_ns(window, last)
@@ -251,11 +251,6 @@ class AroundCell:
         window = Window(self._ran_on.now(), traced=self._traced)
         window.started_ns = started_ns
         return window if window.uses_device else self._window
-
-    def _last_wait(self, window: Window, error: BaseException | None) -> LastWait:
-        if error is not None and not self._waits_after_error:
-            return LastWait(trouble=Trouble.NOT_DRAINED)
-        return last_wait(window, error, self._code_ended)
 
     def _idle_ns(self, window: Window, last: LastWait) -> int:
         if not self._ran_on.same_machine:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.report.events import OperatorTime, SpanKind, TraceSpan
+from gpumagic.report.events import OperatorTime, SpanKind, Trace, TraceSpan
 
 if TYPE_CHECKING:
     from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
@@ -53,18 +53,14 @@ _COPIES = re.compile(r"Memcpy")
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reading(Trace):
     """What a trace holds between its two marks."""
 
-    # in order of their beginning, counted from the first mark
-    spans: tuple[TraceSpan, ...]
-    length_s: float  # from mark to mark
-    sees_devices: bool  # whether a device appears anywhere, also outside of the marks
+    sees_devices: bool = (
+        False  # whether one appears anywhere, also outside of the marks
+    )
     # whether one appears before the first mark, at a time that can be true
-    sees_earlier_work: bool
-    # what each operator took on the host within the marks
-    operators: tuple[OperatorTime, ...] = ()
-    began_unix_ns: int = 0  # when the first mark ended, in nanoseconds since 1970
+    sees_earlier_work: bool = False
 
 
 def read(text: str, begin: str, end: str) -> Reading:

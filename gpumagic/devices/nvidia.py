@@ -106,7 +106,10 @@ class NvidiaDriver:
         return Initialisation.UNTOUCHED
 
     def cuda_started(self) -> bool | None:
-        """Whether CUDA runs in this process; None if that cannot be told."""
+        """Whether CUDA runs in this process; None if that cannot be told.
+
+        It is cheap enough to be asked after every cell and import.
+        """
         started = self._start.started()
         if started:
             self._initialised_in_pid = os.getpid()
@@ -122,7 +125,11 @@ class NvidiaDriver:
         return tuple(VisibleDevice(**each) for each in identities(library))
 
     def loads(self) -> tuple[GpuLoad, ...]:
-        """How the GPUs that CUDA shows do now; empty before it has started."""
+        """How the GPUs that CUDA shows do now; empty before it has started.
+
+        One that cannot be asked is left out, and one that this process does not see is
+        not touched: it is cheap enough to be asked before and after a cell.
+        """
         from gpumagic.devices import nvml
 
         shown = self.visible_devices() or ()
@@ -132,7 +139,7 @@ class NvidiaDriver:
         return self._loads.read(shown)
 
     def overlooks(self, mask: str | None) -> bool:
-        """Only no value is as good as none."""
+        """Whether a value of CUDA_VISIBLE_DEVICES is as good as none: only no value."""
         return mask is None
 
 

@@ -361,22 +361,19 @@ def _unanswered(failure: Exception, **versions: Any) -> Inventory:
 
 # ---------------------------------------------------------------- how busy it is
 
-_SM_CLOCK = 1
 _OWN_NAMESPACE = Path("/proc/self/ns/pid")
 _FIRST_NAMESPACE = "pid:[4026531836]"  # the machine's own; the number never changes
 
 # Bits that are not here are no limits: an idle GPU, clocks that somebody has set.
-_HARDWARE = 0x8
 _LIMITERS = (
     (0x4, "power limit"),
     (0x20 | 0x40, "heat"),
     (0x80, "power brake of the machine"),
-    (_HARDWARE, "hardware slowdown"),
+    (0x8, "hardware slowdown"),
     (0x10, "a slower GPU that it is tied to (sync boost)"),
     (0x200, "board limit"),
     (0x400, "voltage kept reliable"),
 )
-_HARDWARE_REASONS = 0x40 | 0x80  # with one of these the general bit says nothing new
 
 
 class GpuUse(NamedTuple):
@@ -457,8 +454,6 @@ def limiters(reasons: int) -> tuple[str, ...]:
     >>> limiters(0x4 | 0x1)
     ('power limit',)
     """
-    if reasons & _HARDWARE_REASONS:
-        reasons &= ~_HARDWARE
     return tuple(word for bits, word in _LIMITERS if reasons & bits)
 
 
@@ -522,11 +517,6 @@ _USE = (
 _LOAD = (
     ("index", lambda nvml, gpu: int(nvml.nvmlDeviceGetIndex(gpu))),
     ("uuid", uuid),
-    ("sm_clock_mhz", lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, _SM_CLOCK)),
-    (
-        "sm_clock_max_mhz",
-        lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, _SM_CLOCK),
-    ),
     ("limiters", _limiters),
     ("other_processes", _other_processes),
     ("pci_address", pci_address),

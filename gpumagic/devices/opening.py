@@ -15,7 +15,7 @@ from gpumagic.devices.accelerator import (
 )
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.nvidia import why_no_cuda
-from gpumagic.devices.simulated import SIMULATED, why_not_simulated, word_of
+from gpumagic.devices.simulated import SIMULATED, SWITCH_ON, simulated_box, word_of
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError, MissingPackage, did_you_mean
 
@@ -72,6 +72,7 @@ def best_device(torch: Any = None) -> Any:
 def candidates(torch: Any) -> tuple[Candidate, ...]:
     """Every kind of device that this torch knows of, best first."""
     registered = torch_private.registered_backend(torch)
+    not_on = None if simulated_box() else f"not switched on: {SWITCH_ON}"
     return (
         # NVIDIA's, and AMD's under ROCm: what nearly everyone has.
         Candidate("cuda", why_no_cuda, CudaRuntime),
@@ -79,7 +80,7 @@ def candidates(torch: Any) -> tuple[Candidate, ...]:
         _accelerator("xpu"),
         _accelerator("mps"),
         # Only where somebody has asked for it.
-        Candidate(SIMULATED, why_not_simulated, SimulatedRuntime),
+        Candidate(SIMULATED, lambda _: not_on, SimulatedRuntime),
         # Whatever an extension has registered: after torch's own, as it may be
         # there only to try something out.
         *(() if registered in (None, SIMULATED) else (_accelerator(str(registered)),)),
@@ -99,7 +100,7 @@ def _accelerator(kind: str) -> Candidate:
 
 
 def _best(torch: Any) -> Runtime:
-    if why_not_simulated(torch) is None:
+    if simulated_box() is not None:
         return SimulatedRuntime(torch)  # nobody has it on without wanting it
     usable = [x.open(torch) for x in candidates(torch) if x.why_not(torch) is None]
     # The CPU counts as started whatever is there: it is only the last resort.

@@ -14,7 +14,7 @@ import contextlib
 import enum
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.errors import DeviceError
 from gpumagic.report.record import Record
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
+    from gpumagic.devices.nvidia import NvidiaDriver
     from gpumagic.devices.tracing import Tracing
     from gpumagic.report.events import SeenRace, SyncCall
+    from gpumagic.simulator.driver import SimulatedDriver
+
+    Driver: TypeAlias = NvidiaDriver | SimulatedDriver
 
 
 # ---------------------------------------------------------------- the machine
@@ -125,49 +129,14 @@ class GpuLoad(Record):
 
     index: int  # NVML's number
     uuid: str | None = None  # NVML's, with its GPU- in front
-    sm_clock_mhz: int | None = None  # how fast its multiprocessors are clocked now
-    sm_clock_max_mhz: int | None = None  # the most that they can be clocked at
-    # what holds that clock down, in plain words. Having nothing to do is none of
-    # them, nor is a clock that somebody has set.
+    # what holds its clock down, in plain words. Having nothing to do is none of them,
+    # nor is a clock that somebody has set.
     limiters: tuple[str, ...] | None = None
     # the compute processes on it that are not this one. None also where the driver
     # does not even list this one.
     other_processes: int | None = None
     # where it is plugged in; of a slice it is the same as of its GPU
     pci_address: str | None = None
-
-
-class Driver(Protocol):
-    """What the machine has."""
-
-    @property
-    def simulated(self) -> bool:
-        """Whether the machine is a software one."""
-
-    def inventory(self) -> Inventory:
-        """The machine's GPUs now; a failure is a `problem`, never an exception."""
-
-    def cuda_state(self) -> CudaState:
-        """How far CUDA has come in this process."""
-
-    def cuda_started(self) -> bool | None:
-        """Whether CUDA runs in this process; None if that cannot be told.
-
-        It is cheap enough to be asked after every cell and import.
-        """
-
-    def visible_devices(self) -> tuple[VisibleDevice, ...] | None:
-        """What CUDA shows this process, cuda:0 first; None before it has started."""
-
-    def loads(self) -> tuple[GpuLoad, ...]:
-        """How those that CUDA shows do now; empty before it has started.
-
-        A GPU that cannot be asked is left out. It is cheap enough to be asked before
-        and after a cell: GPUs that this process does not see are not touched.
-        """
-
-    def overlooks(self, mask: str | None) -> bool:
-        """Whether this value of CUDA_VISIBLE_DEVICES is as good as none."""
 
 
 # ---------------------------------------------------------------- the process

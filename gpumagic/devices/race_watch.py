@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 _INSTEAD = 'gpumagic.simulate("h100") finds races as well, with any torch it runs with'
 
+# In the place of `traceback`, for a sanitizer that is asked for no stacks.
+_NO_STACKS = SimpleNamespace(
+    StackSummary=SimpleNamespace(extract=lambda *_, **__: []), walk_stack=id
+)
 _DEFAULT_STREAM = 0
 _SANITIZER = "torch.cuda._sanitizer"
 _HOOKS = "_ZN3c104impl8GPUTrace9haveStateE"  # whether C++ calls any
@@ -81,14 +85,6 @@ def watch_races(torch: Any, kind: str) -> Iterator[list[SeenRace]]:
             told.add(places_of_both)
             found.append(in_words(torch, earlier, later))
 
-    with _sanitizing(torch, places, collect):
-        yield found
-
-
-@contextlib.contextmanager
-def _sanitizing(
-    torch: Any, places: Places, collect: Callable[[Access, Access], None]
-) -> Iterator[None]:
     with contextlib.ExitStack() as undo:
         try:
             hooks = undo.enter_context(_hooks_put_back(torch))
@@ -100,7 +96,7 @@ def _sanitizing(
             raise DeviceError(reason, _INSTEAD) from error
         hooks.value = True  # torch does that once only
         with mode:
-            yield
+            yield found
 
 
 @contextlib.contextmanager
@@ -195,12 +191,18 @@ def _following_mode(torch: Any, sanitizer: Any, hooks: Any) -> Any:
 def in_words(torch: Any, earlier: Access, later: Access) -> SeenRace:
     """What is wrong, with both places, and what to type where."""
     later_place, earlier_place = place_text(later.mark), place_text(earlier.mark)
-    waiting, other = (_typed(torch, each.stream) for each in (later, earlier))
+    waiting, other = (
+        _named(torch, each, "torch.cuda.default_stream()", "<stream {:#x}>")
+        for each in (later.stream, earlier.stream)
+    )
+    reading, writing = (
+        _named(torch, each, "the default stream", "stream {:#x}")
+        for each in (later.stream, earlier.stream)
+    )
     return SeenRace(
         problem=(
-            f"{later_place} {later.verb} memory on {_spoken(torch, later.stream)} "
-            f"that {earlier_place} {earlier.verb} on "
-            f"{_spoken(torch, earlier.stream)}, and nothing makes it wait"
+            f"{later_place} {later.verb} memory on {reading} that {earlier_place} "
+            f"{earlier.verb} on {writing}, and nothing makes it wait"
         ),
         hint=f"{waiting}.wait_stream({other}) before {later_place}",
         earlier=code_line(earlier.mark),
@@ -208,17 +210,11 @@ def in_words(torch: Any, earlier: Access, later: Access) -> SeenRace:
     )
 
 
-def _typed(torch: Any, stream: int) -> str:
-    """What to type for a stream; in angle brackets where it has no name."""
+def _named(torch: Any, stream: int, default: str, unnamed: str) -> str:
+    """A stream in words, or to be typed."""
     if stream == _DEFAULT_STREAM:
-        return "torch.cuda.default_stream()"
-    return _variable_of(torch, stream) or f"<stream {stream:#x}>"
-
-
-def _spoken(torch: Any, stream: int) -> str:
-    if stream == _DEFAULT_STREAM:
-        return "the default stream"
-    return _variable_of(torch, stream) or f"stream {stream:#x}"
+        return default
+    return _variable_of(torch, stream) or unnamed.format(stream)
 
 
 def _variable_of(torch: Any, stream: int) -> str | None:
@@ -251,33 +247,14 @@ def private_sanitizer(torch: Any) -> Iterator[Any]:
     try:
         spec.loader.exec_module(module)
         # It extracts the whole stack at each operation, for texts that nobody reads.
-        module.traceback = _NoStacks
+        module.traceback = _NO_STACKS
         yield module
     finally:
         for registry in vars(gpu_trace).values():
-            _rid(getattr(registry, "callback_list", []), module)
-
-
-def _rid(callbacks: list[Any], module: Any) -> None:
-    callbacks[:] = [each for each in callbacks if not _is_of(module, each)]
+            callbacks = getattr(registry, "callback_list", [])
+            callbacks[:] = (each for each in callbacks if not _is_of(module, each))
 
 
 def _is_of(module: Any, callback: Any) -> bool:
     function = getattr(callback, "__func__", None)
     return getattr(function, "__globals__", None) is vars(module)
-
-
-class _NoStacks:
-    """In the place of `traceback`, for a sanitizer that is asked for no stacks."""
-
-    class StackSummary:
-        """The stack of nothing."""
-
-        @staticmethod
-        def extract(*_: Any, **__: Any) -> list[Any]:
-            """No frames at all."""
-            return []
-
-    @staticmethod
-    def walk_stack(_: Any) -> None:
-        """Nothing to walk."""

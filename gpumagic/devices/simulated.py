@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SIMULATED = "sim"  # the kind of its devices
 _LIBRARIES = {"cublas": "cuBLAS", "cudnn": "cuDNN"}
-_SWITCH_ON = 'gpumagic.simulate("h100") does that'
+SWITCH_ON = 'gpumagic.simulate("h100") does that'
 
 
 def simulated_box() -> Any | None:
@@ -26,7 +26,7 @@ def required_box() -> Any:
     """The simulated machine; DeviceError once it is switched off."""
     box = simulated_box()
     if box is None:
-        raise DeviceError("the simulated GPU was switched off", _SWITCH_ON)
+        raise DeviceError("the simulated GPU was switched off", SWITCH_ON)
     return box
 
 
@@ -57,10 +57,3 @@ def watch_work() -> AbstractContextManager[Tracing]:
     most = 1000  # about a megabyte; a picture is a few hundred pixels wide
     watching: AbstractContextManager[Tracing] = required_box().trace(most=most)
     return watching
-
-
-def why_not_simulated(_: Any) -> str | None:
-    """Why the simulated GPU cannot be used; None if it can."""
-    if simulated_box() is None:
-        return f"not switched on: {_SWITCH_ON}"
-    return None

@@ -109,7 +109,8 @@ def compilations(torch: Any) -> int | None:
     Its counters are asked only where it has been used already: the attribute
     `torch._dynamo` imports itself, which takes seconds.
     """
-    utils = _loaded(_loaded(torch, "_dynamo"), "utils")
+    dynamo = vars(torch).get("_dynamo")
+    utils = None if dynamo is None else vars(dynamo).get("utils")
     if utils is None:
         return 0
     counters = getattr(utils, "counters", None)
@@ -117,10 +118,6 @@ def compilations(torch: Any) -> int | None:
         return None
     # Not by index: that would make an entry in the user's counters.
     return int(counters.get("frames", {}).get("total", 0))
-
-
-def _loaded(module: Any, name: str) -> Any | None:
-    return None if module is None else vars(module).get(name)
 
 
 def empty_host_cache(torch: Any) -> bool:

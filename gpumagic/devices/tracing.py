@@ -23,8 +23,9 @@ import re
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.devices import kineto, torch_private
 from gpumagic.devices.nvidia import driver_initialised, why_no_cuda
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpumagic.devices.kineto import Reading
+    from gpumagic.simulator.observing import SimulatedTracing
+
+    Tracing: TypeAlias = "ProfilerTracing | SimulatedTracing"
 
 _BEGIN, _END = "gpumagic: all idle, begin", "gpumagic: all idle, end"
 _WARM_UP = "gpumagic: warming up"
@@ -66,30 +70,11 @@ HEADLESS = (
 )
 
 
-class Tracing(Protocol):
-    """A trace that is being taken."""
-
-    def begin(self) -> None:
-        """The window begins: all devices are idle, the user's code comes next."""
-
-    def end(self) -> None:
-        """The window ends: all devices are idle again; or it has been cut before."""
-
-    def cut(self) -> bool:
-        """End the window here, and keep nothing of what comes later."""
-
-    def trace(self) -> Trace:
-        """What was seen between begin and end; to be asked after the block."""
-
-    def save(self, path: str | Path) -> None:
-        """Write it as JSON for Perfetto and Chrome, once the block has ended."""
-
-
 @contextlib.contextmanager
 def trace(torch: Any, kind: str) -> Iterator[Tracing]:
     """Trace what torch does on the host and on one kind of device during a block."""
     require_startable(torch)
-    tracing = _ProfilerTracing(torch, kind)
+    tracing = ProfilerTracing(torch, kind)
     tracing.start()
     try:
         yield tracing
@@ -97,8 +82,12 @@ def trace(torch: Any, kind: str) -> Iterator[Tracing]:
         tracing.stop()
 
 
-class _ProfilerTracing:
-    """A `Tracing` by `torch.profiler`."""
+class ProfilerTracing:
+    """A trace that is being taken by `torch.profiler`.
+
+    The window lies between `begin` and `end`, which are called when all devices are
+    idle; what was seen is told, and saved, once the block has ended.
+    """
 
     def __init__(self, torch: Any, kind: str) -> None:
         self._torch = torch
@@ -193,15 +182,7 @@ class _ProfilerTracing:
         except ValueError:  # a mark is missing
             return Trace((), length_s, *LOST)
         problem, hint = self._lacking(seen)
-        return Trace(
-            seen.spans,
-            seen.length_s,
-            problem,
-            hint,
-            seen.operators,
-            self._is_cut,
-            seen.began_unix_ns,
-        )
+        return replace(seen, problem=problem, hint=hint, is_cut=self._is_cut)
 
     def _lacking(self, seen: Reading) -> tuple[str, str] | tuple[None, None]:
         """Why devices are missing from it, at least in part."""

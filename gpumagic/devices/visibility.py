@@ -62,8 +62,8 @@ class Place(NamedTuple):
 def uuid_of(place: Place, devices: Sequence[Device]) -> str | None:
     """The UUID of a GPU or slice, where it is known."""
     device = devices[place.gpu]
-    found: str | None
-    found = (device if place.part is None else device.mig[place.part]).uuid
+    part = device if place.part is None else device.mig[place.part]
+    found: str | None = part.uuid
     return found
 
 
@@ -74,7 +74,6 @@ class Entry:
     text: str
     place: Place | None = None  # None ends the list
     remark: str = ""  # why it ends it, or what is overlooked
-    name: str | int | None = None  # what it asks for in vain, if for anything
     doubt: str = ""  # why a driver may read it otherwise
 
     def __str__(self) -> str:
@@ -110,12 +109,12 @@ def _read_number(text: str, count: int) -> Entry:
     number = int(sign + (digits.lstrip("0")[:_DIGITS] or "0"))
     doubt = _doubt_of_number(text, sign, number, count)
     if number < 0:
-        return Entry(text, None, "it is negative", None, doubt)
+        return Entry(text, None, "it is negative", doubt)
     if number >= count:
-        return Entry(text, None, "there is no GPU of this number", number, doubt)
+        return Entry(text, None, "there is no GPU of this number", doubt)
     alone = _is_blank(text[match.end() :])
     remark = "" if alone else "what follows the number is overlooked"
-    return Entry(text, Place(number), remark, number, doubt)
+    return Entry(text, Place(number), remark, doubt)
 
 
 def _doubt_of_number(text: str, sign: str, number: int, count: int) -> str:
@@ -147,9 +146,9 @@ def _read_uuid(text: str, devices: Sequence[Device]) -> Entry:
     elif place and text == Kind.GPU.value:
         doubt = "this may be too little to name the only GPU"
     if place:
-        return Entry(text, place, name=text, doubt=doubt)
+        return Entry(text, place, doubt=doubt)
     remark = "more than one GPU fits it" if fitting else "no GPU or slice fits it"
-    return Entry(text, None, remark, text, doubt)
+    return Entry(text, None, remark, doubt)
 
 
 def _names(text: str, devices: Sequence[Device]) -> dict[Place, str | None]:
@@ -273,16 +272,7 @@ def _named(entries: Sequence[Entry], notes: _Notes) -> list[Place]:
             notes.say(f"{entry} names a GPU again, which hides every GPU")
             return []
         found.append(entry.place)
-    # Some readers of the list look for repetitions before they look for its end.
-    if found and _repeats(entries):
-        notes.doubt("a repetition behind the end of the list may hide every GPU")
     return found
-
-
-def _repeats(entries: Sequence[Entry]) -> bool:
-    names = [entry.place or entry.name for entry in entries]
-    readable = names[: names.index(None)] if None in names else names
-    return len(set(readable)) < len(readable)
 
 
 def _with_slices(

@@ -263,7 +263,8 @@ class Alarm:
 
     def set(self) -> None:
         """From now on it runs."""
-        if threading.current_thread() is not threading.main_thread():
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main or self._after_s == math.inf:  # it would never ring
             return
         self._signal = next(_unused(), None)
         if self._signal is not None:

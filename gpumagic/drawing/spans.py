@@ -268,29 +268,6 @@ def _box(title: str, share: int) -> Html:
     return element("span", title=title, style=f"flex:{share}")
 
 
-def foot_html(
-    legend: Iterable[tuple[Swatch, str]], remarks: Iterable[str], *last: str
-) -> Html:
-    """What the colours mean, and a line for each remark."""
-    keys = " &nbsp; ".join((*(Key(*each).html() for each in legend), *map(words, last)))
-    said = [line for line in (keys, *map(words, remarks)) if line]
-    style = f"margin:0 0 .9em {INSET};max-width:{WIDEST_EM}em"
-    return element("p", Html("<br/>".join(said)), style=style) if said else Html("")
-
-
-def foot_ink(
-    legend: Iterable[tuple[Swatch, str]],
-    remarks: Iterable[str],
-    options: ConsoleOptions,
-    *last: str,
-) -> Iterator[Text]:
-    """The same as lines of text."""
-    keys = (Key(*each).ink(options) for each in legend)
-    yield from in_lines((*keys, *(ink(text, options) for text in last)), options)
-    for remark in remarks:
-        yield ink(remark, options)
-
-
 @dataclass(frozen=True)
 class Spans:
     """Rows of marks on one scale, each between its name and what is said of it."""
@@ -355,9 +332,12 @@ class Spans:
             names = first, axis_html(self.ticks), last
             head = head_html(zip(names, sides, strict=True))
         rows = rows or [wide_row_html("none", 3)]
-        remarks = self._remarks(seen)
-        unused = (f"□ {self.unused}",) if self.unused else ()
-        foot = foot_html(self._legend(), remarks, *unused)
+        unused = (words(f"□ {self.unused}"),) if self.unused else ()
+        keys = (*(Key(*each).html() for each in self._legend()), *unused)
+        told = [" &nbsp; ".join(keys), *map(words, self._remarks(seen))]
+        foot = Html("<br/>".join(filter(None, told)))
+        style = f"margin:0 0 .9em {INSET};max-width:{WIDEST_EM}em"
+        foot = element("p", foot, style=style) if foot else foot
         return lines((table_html(self.caption, rows, head=head), foot))
 
     def _hovers(self, line: Line) -> Iterator[Hover]:
@@ -420,10 +400,11 @@ class Spans:
             rows.append((Text(), axis_ink(self.ticks, cells, options), Text()))
         widths, right = zip(*((wide, side) for _, wide, side in columns), strict=True)
         yield from rows_ink(rows, widths, console, right=right)
-        remarks = self._remarks(seen)
-        unused = (f"{glyphs.gap} {self.unused}",) if self.unused else ()
-        foot = foot_ink(self._legend(), remarks, narrower(options), *unused)
-        yield from map(indented, foot)
+        narrow = narrower(options)
+        keys = [Key(*each).ink(narrow) for each in self._legend()]
+        keys += [ink(f"{glyphs.gap} {self.unused}", narrow)] if self.unused else ()
+        yield from map(indented, in_lines(keys, narrow))
+        yield from (indented(ink(each, narrow)) for each in self._remarks(seen))
 
 
 # ----------------------------------------------------------- quantities in pieces

@@ -72,22 +72,15 @@ class Scale:
 
     start_s: float  # what is drawn at the left
     end_s: float  # what is drawn at the right
-    zero_s: float  # what times are told from
 
     @classmethod
-    def of(
-        cls,
-        lanes: tuple[Lane, ...],
-        window: Span | None = None,
-        zero_s: float | None = None,
-    ) -> Scale:
+    def of(cls, lanes: tuple[Lane, ...], window: Span | None = None) -> Scale:
         """The shortest scale that all spans fit on, and the window if there is one."""
         spans = [span for lane in lanes for span in lane.drawn]
         if window is not None and window.drawable:
             spans.append(window)
         start = min((span.start_s for span in spans), default=0.0)
-        end = max((span.end_s for span in spans), default=start)
-        return cls(start, end, start if zero_s is None else zero_s)
+        return cls(start, max((span.end_s for span in spans), default=start))
 
     @property
     def length_s(self) -> float:
@@ -110,8 +103,8 @@ class Scale:
         return [self.told(self.start_s + self.length_s * share) for share in shares]
 
     def told(self, time_s: float) -> str:
-        """A time on the clock that starts at zero."""
-        return seconds_text(time_s - self.zero_s)
+        """A time from the beginning on."""
+        return seconds_text(time_s - self.start_s)
 
     def words(self, span: Span) -> str:
         """A span with its times; tables have long names in full."""
@@ -131,9 +124,6 @@ class Timeline(DrawnAs):
     # the time that is shown even where nothing happened; by default from the first
     # span to the last
     window: Span | None = None
-    # from when on times are told; by default from the beginning
-    zero_s: float | None = None
-    share: str = "busy"  # of what the share stands beside each lane
 
     @property
     def shown(self) -> tuple[Lane, ...]:
@@ -143,7 +133,7 @@ class Timeline(DrawnAs):
     @cached_property
     def scale(self) -> Scale:
         """The time that they share."""
-        return Scale.of(self.shown, self.window, self.zero_s)
+        return Scale.of(self.shown, self.window)
 
     def drawn(self) -> Spans:
         """A line for each lane, with how much of the time it was busy."""
@@ -159,7 +149,7 @@ class Timeline(DrawnAs):
             kinds,
             [(its[0], ", ".join(its[1:])) for its in alike.values()],
             ticks=self.scale.ticks(),
-            heads=("lane", self.share),
+            heads=("lane", "busy"),
             remarks=tuple(self._remarks()),
             noun="span",
             size_text=seconds_text,

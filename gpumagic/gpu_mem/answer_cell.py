@@ -101,11 +101,9 @@ class BriefReport(Report):
 
     def drawing(self) -> kit.Drawing:
         """The headline, and in the same line what should be seen at once."""
-        from gpumagic import drawing as kit
-
         badges = short_badges(self.cell.badges)
         said = f"{headline(self.cell)}; {badges}" if badges else headline(self.cell)
-        return kit.Drawing(said, (), self.cell.setting.label)
+        return screen(said, (), self.cell.setting)
 
 
 def headline(report: CellReport) -> str:
@@ -132,13 +130,10 @@ def headline(report: CellReport) -> str:
 
 
 def _told(change: records.DeviceChange, setting: records.Setting) -> str:
-    where = setting.on(change.device)
-    if change.peak.kind is not PeakKind.UNKNOWN:
-        peak = peak_text(change.peak)
-        return f"{_delta(change.allocated_delta)} {where}, peak {peak}"
-    if change.allocated_delta is None:
+    where, delta, peak = setting.on(change.device), change.allocated_delta, change.peak
+    if delta is None and peak.low_bytes is None:
         return f"how much moved {where} is not counted"
-    return f"{_delta(change.allocated_delta)} {where}, peak {UNKNOWN}"
+    return f"{_delta(delta)} {where}, peak {peak_text(peak)}"
 
 
 def _delta(nbytes: int | None) -> str:
@@ -147,8 +142,8 @@ def _delta(nbytes: int | None) -> str:
     return change_text(nbytes) if nbytes else "no change"
 
 
-def peak_text(peak: records.Peak, between: str = " and ") -> str:
-    """The peak in a sentence: a figure, or between which figures it lies."""
+def peak_text(peak: records.Peak) -> str:
+    """The peak: a figure, or between which figures it lies."""
     if peak.low_bytes is None:
         return UNKNOWN
     low, high = bytes_text(peak.low_bytes), bytes_text(peak.high_bytes)
@@ -156,13 +151,7 @@ def peak_text(peak: records.Peak, between: str = " and ") -> str:
         return f"at least {low}"
     if low == high:
         return low if peak.low_bytes == peak.high_bytes else f"about {low}"
-    before = "between " if between == " and " else ""
-    return f"{before}{range_text(low, high, between)}"
-
-
-def peak_short(peak: records.Peak) -> str:
-    """The peak for a bar or a row of a table."""
-    return peak_text(peak, " to ")
+    return range_text(low, high, " to ")
 
 
 def _size(change: records.DeviceChange) -> tuple[int, int]:
@@ -191,12 +180,13 @@ def _most(report: CellReport) -> str:
         more = first.nbytes if first.delta_bytes is None else first.delta_bytes
         if more > 0:
             return f"{bytes_text(more)} is held by {first.words}"
-    named = [e for e in report.holdings.holders if e.delta_bytes]
-    named = [e for e in named if e.kind is not HolderKind.UNATTRIBUTED]
-    most = max(named, key=lambda each: abs(each.delta_bytes or 0), default=None)
-    if most is None:
-        return ""
-    return f"{short(most.name)} {change_text(most.delta_bytes)}"
+    named = [
+        (abs(each.delta_bytes), each)
+        for each in report.holdings.holders
+        if each.delta_bytes and each.kind is not HolderKind.UNATTRIBUTED
+    ]
+    _, most = max(named, key=lambda each: each[0], default=(0, None))
+    return f"{short(most.name)} {change_text(most.delta_bytes)}" if most else ""
 
 
 # ------------------------------------------------------------------- the screen
@@ -215,21 +205,19 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
     ]
     recorded = bool(courses or report.lines)
     if courses:
-        yield curve(_highest(courses), report)
+        # that of the device on which most was taken
+        most = max(courses, key=lambda each: each.peak_bytes - each.lowest_bytes[0])
+        yield curve(most, report)
     elif counted:
         yield _bars(counted, setting)
     told = tuple(_notes(report))
-    most = 1 if recorded else MOST_NOTES  # a curve is high
-    yield from told[:most]
-    room = MOST_ROWS - 2 * len(told[:most]) - (2 if recorded else 0)
+    yield from told
+    room = MOST_ROWS - 2 * min(len(told), MOST_NOTES) - 2 * recorded  # a curve is high
     if report.lines is not None:
         yield from _lines_parts(report.lines, setting, room)
     if holdings is not None:
         in_sight = 0 if report.lines is not None else room
         yield from names_parts(holdings, setting, room=in_sight)
-    if told[most:]:
-        more = count_text(len(told[most:]), "more note")
-        yield kit.Details(more, told[most:], "notes")
     if counted:
         properties = (
             devices(setting),
@@ -238,7 +226,7 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
             figures("Change", lambda each: each.allocated_delta, change_text),
             figures("Handed out", lambda each: each.gross_bytes),
             figures("Reserved", lambda each: each.after.reserved_bytes),
-            words("Peak", lambda each: peak_short(each.peak)),
+            words("Peak", lambda each: peak_text(each.peak)),
         )
         table = kit.Table.of("", properties, counted)
         yield kit.Details("What the allocator counted", (table,), "counters")
@@ -286,7 +274,7 @@ def _bars(
         if peak.low_bytes is not None:
             perhaps = (peak.high_bytes or peak.low_bytes) - peak.low_bytes
             pieces = ((_IN_USE, peak.low_bytes), (_PERHAPS, perhaps))
-            stacks.insert(-1, kit.Stack(f"{name}peak", pieces, peak_short(peak)))
+            stacks.insert(-1, kit.Stack(f"{name}peak", pieces, peak_text(peak)))
     first = setting.device(changes[0].device)
     caption = "Memory" if several else f"Memory of {first}"
     return kit.Stacks(caption, tuple(stacks), _LEGEND)
@@ -312,7 +300,7 @@ def curve(course: records.Course, report: CellReport) -> kit.Curve:
     elif course.peak_line is not None:
         where = f" in {course.peak_line.where}"
     most = ", ".join(
-        f"{bytes_text(each.nbytes)} {_owner(each, 'in ', 'from ')}"
+        f"{bytes_text(each.nbytes)} {_owner(each)}"
         for each in course.at_peak[:_MOST_NAMED]
     )
     return kit.Curve(
@@ -326,21 +314,15 @@ def curve(course: records.Course, report: CellReport) -> kit.Curve:
     )
 
 
-def _owner(each: records.AtPeak, of_name: str = "", of_line: str = "") -> str:
+def _owner(each: records.AtPeak) -> str:
     """Whose memory at the peak it was: a name's, a line's, or from before the cell."""
     if each.name:
-        return f"{of_name}{short(each.name)}"
+        return f"in {short(each.name)}"
     if each.from_before:
         return "there before"
-    if each.line is None:
-        return "without a name"
-    where = each.line.where if each.number is None else f"line {each.number}"
-    return f"{of_line}{where}"
-
-
-def _highest(courses: Sequence[records.Course]) -> records.Course:
-    """That of the device on which most was taken."""
-    return max(courses, key=lambda each: each.peak_bytes - each.lowest_bytes[0])
+    if each.number is not None:
+        return f"from line {each.number}"
+    return "without a name" if each.line is None else f"from {each.line.where}"
 
 
 # -------------------------------------------------------------------- by line

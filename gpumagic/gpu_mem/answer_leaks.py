@@ -38,7 +38,6 @@ from gpumagic.report.record import Record, Report
 from gpumagic.report.units import (
     UNKNOWN,
     bytes_text,
-    count_text,
     known_sum,
     listed,
 )
@@ -84,7 +83,7 @@ _STRAYS = (
     f"{_STRAY} waits in a cycle, or is kept by an object of yours: "
     f"{FREE} frees it in the first case only"
 )
-_HIDDEN = "{} could not be looked at without running hooks of yours"
+_HIDDEN = "saved tensors could not be looked at without running hooks of yours"
 _COLLECT = (list, dict, set, tuple, deque)
 _MOST_NAMED = 3  # results
 _MOST_PASSES = 4  # a finaliser may let go of another cycle, and that of one more
@@ -133,10 +132,9 @@ def _leak_parts(report: LeakReport) -> Iterator[kit.Part]:
     leaks = report.leaks
     if leaks:
         yield leaks_table(leaks, report.setting)
-        freed = [leak for leak in leaks if leak.undo.startswith(FREE)]
-        if freed:
-            every = "all of it" if len(freed) == len(leaks) else "all but graphs"
-            yield kit.Note("note", f"one command lets go of {every}", FREE)
+        if any(leak.undo.startswith(FREE) for leak in leaks):
+            said = "one command lets go of errors and shown results"
+            yield kit.Note("note", said, FREE)
     else:
         yield kit.Note("note", _WATCH, "%%gpu_mem")
         yield kit.Note("note", _CYCLES, FREE)
@@ -176,18 +174,21 @@ def find_leaks(
     """What could be let go of."""
     namespace = vars(sys.modules["__main__"]) if shell is None else shell.user_ns
     sources = KnownNames(namespace, shell).sources(runtime.kind)
-    in_variables, live = errors_in_variables(shell), sources.left_out()
+    in_variables = errors_in_variables(shell)
     wanted = {
         name: value
         for name, value in variables_of(sources)
         if name not in in_variables and value is not shell and not is_error(value)
     }
-    unwanted = (*_of_errors(shell, in_variables, is_own, live), *_of_outputs(shell))
+    of_errors = _of_errors(shell, in_variables, is_own)
+    shown = ((value, places[0]) for value, places in shown_results(shell))
+    of_outputs = (_Candidate(LeakKind.OUTPUT, v, n, n, FREE, n) for v, n in shown)
+    unwanted = (*of_errors, *of_outputs)
     roots = [*wanted.values(), *(each.value for each in unwanted)]
     walk, _, memory = search(
         ((root,) for root in roots),
         CountedMemory(runtime.kind, runtime.memory_snapshot()),
-        left_out=live,
+        left_out=sources.left_out(),
         budget=budget,
     )
     rows = _alike_together(
@@ -199,27 +200,21 @@ def find_leaks(
     )
     others = [row for row in rows if not row.own]
     leaks = _largest_first(others)
+    remarks = [_STRAYS] if any(e.where.endswith(_STRAY) for e in leaks) else []
+    remarks += [_GRAPHS] if any(e.kind is LeakKind.GRAPH for e in leaks) else []
+    remarks += [_HIDDEN] if walk.hidden else []
     return LeakReport(
         setting_of(runtime),
         leaks=leaks,
         total_bytes=_by_device(others, memory),
         partial=walk.partial,
-        remarks=tuple(_remarks(leaks, walk.hidden)),
+        remarks=tuple(remarks),
         own=_largest_first(row for row in rows if row.own),
     )
 
 
 def _largest_first(rows: Iterable[_Row]) -> tuple[Leak, ...]:
     return tuple(sorted((row.leak for row in rows), key=lambda leak: -leak.nbytes))
-
-
-def _remarks(leaks: Iterable[Leak], hidden: int) -> Iterator[str]:
-    if any(leak.where.endswith(_STRAY) for leak in leaks):
-        yield _STRAYS
-    if any(leak.kind is LeakKind.GRAPH for leak in leaks):
-        yield _GRAPHS
-    if hidden:
-        yield _HIDDEN.format(count_text(hidden, "saved tensor"))
 
 
 # ----------------------------------------------------- what is wanted, and what is not
@@ -242,7 +237,6 @@ def _of_errors(
     shell: Any | None,
     in_variables: Mapping[str, Error],
     is_own: IsOwn | None,
-    live: Collection[int],
 ) -> Iterator[_Candidate]:
     """The locals of errors that are held for `%debug`, in variables, and elsewhere."""
     found: list[tuple[Error, str, str, str]] = []
@@ -263,7 +257,7 @@ def _of_errors(
     found += ((error, _STRAY, FREE, "") for error in adrift)
     own = next((e for e, *_ in found if is_own is not None and is_own(e)), None)
     for number, (error, title, undo, lost) in enumerate(found):
-        for where, value in frames_with_locals(error, live):
+        for where, value in frames_with_locals(error):
             needed = error is own
             less = "keep less alive there"
             if any(type(value) is each for each in _COLLECT):
@@ -277,12 +271,6 @@ def _of_errors(
                 lost=lost,
                 own=needed,
             )
-
-
-def _of_outputs(shell: Any | None) -> Iterator[_Candidate]:
-    for value, places in shown_results(shell):
-        name = places[0]
-        yield _Candidate(LeakKind.OUTPUT, value, name, name, FREE, name)
 
 
 # --------------------------------------------------------------- who keeps which memory
@@ -482,7 +470,7 @@ def _read(runtime: Runtime, remarks: dict[str, None]) -> dict[int, Counters]:
 
 def _results_with_memory(shell: Any | None, kind: str) -> set[int]:
     shown = [value for value, _ in shown_results(shell)]
-    namespace = {} if shell is None else shell.user_ns
+    namespace = getattr(shell, "user_ns", {})
     return holding(shown, kind, KnownNames(namespace, shell).sources(kind).left_out())
 
 

@@ -113,8 +113,7 @@ class Unwanted(NamedTuple):
     """The largest part of the memory where no name of the user's has it."""
 
     nbytes: int
-    # how much more that is than before the cell; None where that was not compared
-    delta_bytes: int | None
+    delta_bytes: int | None  # how much more that is than before the cell
     words: str  # what holds it, and what to type
 
 
@@ -379,8 +378,6 @@ def names_parts(
     from gpumagic import drawing as kit
 
     if not holdings.holders:
-        if any(nbytes != 0 for _, nbytes in holdings.allocated_bytes):
-            yield kit.Paragraph("No name was found that holds any of it.")
         return  # there is nothing to hold
     if room:
         yield names_table(holdings, room=room)
@@ -415,7 +412,7 @@ def names_table(holdings: Holdings, *, room: int) -> kit.Table:
 
 
 def _whole_table(holdings: Holdings, setting: Setting) -> kit.Table:
-    """Each name on each device, with what it is made of."""
+    """Each name on each device, with whom it shares."""
     from gpumagic import drawing as kit
 
     holders = holdings.holders

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     Asked: TypeAlias = "WhyReport | FitReport"
 
 _MOST_HOLDERS, _MOST_STEPS = 6, 3
-_MUCH_OF_THE_DEVICE = 0.1
-_MUCH_OF_WHAT_LIVES = 0.25
+_MUCH_OF_THE_DEVICE, _MUCH_OF_WHAT_LIVES = 0.1, 0.25
 _USUAL_OUTSIDE_BYTES = 2 << 30  # a context, loaded kernels, some buffers
 _SURELY = 0.99  # sizes in the error are rounded to hundredths of their unit
 _WORTH_A_LINE_BYTES = 1 << 20
@@ -222,6 +221,7 @@ def _room_now(
     if answer is not None:
         asked, free = answer.rounded_bytes, answer.device_free_bytes or free
     unused = records.difference(counters.reserved_bytes, counters.active_bytes)
+    others = records.difference(memory.used_bytes, memory.process_bytes)  # unlisted too
     return _Room(
         asked=asked,
         total=memory.total_bytes,
@@ -229,7 +229,7 @@ def _room_now(
         free=free,
         unused=None if unused is None else max(unused - pools, 0),
         pools=pools,
-        others=memory.others_bytes or 0,
+        others=max(others or 0, memory.others_bytes or 0),
         outside=memory.outside_bytes or 0,
         cap=memory.cap_bytes,
         cap_left=memory.cap_left_bytes,

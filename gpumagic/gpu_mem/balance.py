@@ -151,15 +151,13 @@ class CountedMemory:
 
     def __init__(self, kind: str, snapshot: Snapshot | None = None) -> None:
         self._kind = kind
-        blocks = sorted(
+        self._blocks = sorted(
             (segment["device"], start, block["size"])
             for segment in snapshot or ()
             for start, block in blocks_of(segment)
             if block["state"] == _IN_USE
         )
         self._knows = bool(snapshot)
-        self._starts = [(device, address) for device, address, _ in blocks]
-        self._sizes = [size for _, _, size in blocks]
 
     def place(self, stored: Stored) -> Stored | None:
         """The block that memory lies in; None for what does not count."""
@@ -172,11 +170,9 @@ class CountedMemory:
 
         It may begin further inside, as that of a graph's outputs does.
         """
-        position = bisect_right(self._starts, (key.device, key.address)) - 1
-        if position < 0:
-            return None
-        device, start = self._starts[position]
-        size = self._sizes[position]
+        at = key.device, key.address
+        position = bisect_right(self._blocks, at, key=lambda block: block[:2])
+        device, start, size = self._blocks[position - 1] if position else (-1, 0, 0)
         if device != key.device or key.address >= start + size:
             return None
         return Stored(StorageKey(key.kind, device, start), size)
@@ -331,14 +327,12 @@ class _Tally:
     own_bytes: int = 0
     reachable_bytes: int = 0
     partner: int | None = None
-    shared_bytes: int = 0
 
     def add(self, memory: Reached, bit: int) -> None:
         self.reachable_bytes += memory.nbytes
         if memory.every == bit:
             self.own_bytes += memory.nbytes
-        elif memory.nbytes > self.shared_bytes:
-            self.shared_bytes = memory.nbytes
+        elif self.partner is None:
             others = (memory.direct & ~bit) or (memory.every & ~bit)
             self.partner = next(names_in(others))
 

@@ -17,6 +17,7 @@ from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options, show_
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
     from contextlib import ExitStack
 
     from gpumagic.gpu_mem.cell import OneCell
@@ -84,16 +85,15 @@ class MemoryMagics(GpuMagics):
         __tracebackhide__ = True
         typed = self.read(self.gpu_mem, line, cell)
         _check(typed, above_a_cell=cell is not None)
-        if typed.what == ["live"]:
+        word, *values = typed.what or ("",)
+        if word == "live":
             self.show_live(keeps=cell is None)
         if cell is None:
-            match typed.what:
-                case ["live"]:
-                    return None
-                case ["on" | "off" as word]:
-                    return self._switch(on=word == "on")
-                case _:
-                    return self.show(self._report(typed), typed)
+            if word in ("on", "off"):
+                self._switch(on=word == "on")
+            if word in ("on", "off", "live"):
+                return None
+            return self.show(self._report(word, *values), typed)
         from gpumagic.gpu_mem.cell import OneCell
         from gpumagic.notebook import cells
         from gpumagic.notebook.cell_hooks import running_cell
@@ -150,25 +150,20 @@ class MemoryMagics(GpuMagics):
         if error is not None and loaded_torch() is not None:
             self._last_oom.cell_ended(error)
 
-    def _report(self, typed: argparse.Namespace) -> Report:
+    def _report(self, word: str, *values: str) -> Report:
         """What one line asks for."""
         from gpumagic.gpu_mem.api import Memory
         from gpumagic.report.units import parse_bytes
 
         memory = Memory(self._names, lambda: self.session.driver)
-        match typed.what:
-            case ["map"]:
-                return memory.map()
-            case ["leaks"]:
-                return memory.leaks()
-            case ["free"]:
-                return memory.free()
-            case ["why"]:
-                return memory.why(self._last_oom.seen())
-            case ["fit", size]:
-                return memory.fit(parse_bytes(size))
-            case _:
-                return memory.snapshot()
+        asked: dict[str, Callable[[], Report]] = {
+            "map": memory.map,
+            "leaks": memory.leaks,
+            "free": memory.free,
+            "why": lambda: memory.why(self._last_oom.seen()),
+            "fit": lambda: memory.fit(parse_bytes(*values)),
+        }
+        return asked.get(word, memory.snapshot)()
 
 
 def _tell(watch: OneCell, code: Code) -> None:

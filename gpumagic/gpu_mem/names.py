@@ -102,18 +102,16 @@ class KnownNames:
 class Sources:
     """Where to look."""
 
-    # The user's names. It should be the very dict that code runs in, so that what
-    # refers to it is not taken for a holder of everything.
+    # The very dict that code runs in: else what refers to it would hold everything.
     namespace: Mapping[str, Any]
     kind: str  # of device whose memory is looked for, as `Runtime.kind` says
-    # the results that IPython keeps, by each of the places that keep them: `Out[3]`,
-    # `_`, `shell.displayhook._`
+    # the results that IPython keeps, by each place that does: `Out[3]`, `_`
     outputs: Mapping[str, Any] = field(default_factory=dict)
     errors: tuple[Error, ...] = ()  # exceptions, or tracebacks, that are kept
     # finds the local variables of functions that run, by name
     running: Callable[[], Iterable[tuple[str, Any]]] = tuple
-    # Finds those that are in none of the known places, which takes a while: asked
-    # only where memory is left that no name was found for.
+    # Finds errors that are elsewhere, which takes a while: asked only where memory is
+    # left that no name was found for.
     stray_errors: Callable[[], Iterable[Error]] = tuple
     modules: bool = True  # whether to look into modules that the user has written
     hidden: Any = None  # where IPython keeps results besides
@@ -161,8 +159,7 @@ def roots_of(sources: Sources) -> list[Root]:
         roots.append(Root(best, HolderKind.OUTPUT, [value]))
     found: dict[str, list[Any]] = {}
     for error in sources.errors:  # locals of the same name together
-        live = {id(sources.namespace)}
-        for where, value in frames_with_locals(error, live):
+        for where, value in frames_with_locals(error):
             found.setdefault(where, []).append(value)
     roots += (Root(where, HolderKind.ERROR, values) for where, values in found.items())
     if sources.modules:
@@ -228,8 +225,6 @@ def in_classes(
 
 def _is_of_the_shell(name: str, value: Any) -> bool:
     """Whether a name is IPython's or Python's own, and has not been taken over."""
-    if name[:1] not in "_IOegq":
-        return False
     if name in ("In", "Out"):
         return any(type(value) is each for each in (dict, list))
     return _OF_THE_SHELL.fullmatch(name) is not None
@@ -349,18 +344,13 @@ def held_errors(shell: Any | None) -> list[Error]:
 
 def errors_in_variables(shell: Any | None) -> dict[str, Error]:
     """The errors that are variables of the user's, by name."""
-    if shell is None:
-        return {}
     hidden = getattr(shell, "user_ns_hidden", {})
-    found = {}
-    for name, value in list(shell.user_ns.items()):
-        if type(name) is not str or not name.strip("_0123456789"):
-            continue  # no name, or that of a result
-        if name in ("Out", "_oh") or value is hidden.get(name):
-            continue
-        if _is_error_or_traceback(value):
-            found[name] = value
-    return found
+    return {
+        name: value
+        for name, value in list(getattr(shell, "user_ns", {}).items())
+        if type(name) is str and name.strip("_0123456789")  # no result
+        if _is_error_or_traceback(value) and value is not hidden.get(name)
+    }
 
 
 def stray_errors(known: Iterable[Error]) -> list[BaseException]:
@@ -396,7 +386,11 @@ def drop_errors(shell: Any | None) -> bool:
 
 def _error_places(shell: Any | None) -> list[Place]:
     """Every place that holds an error now."""
-    places = list(_places_of_python())
+    places = [
+        Place(name, held, partial(vars(sys).pop, name, None))
+        for name in _LAST_ERROR
+        if (held := vars(sys).get(name)) is not None
+    ]
     if shell is not None:
         places += _places_of_formatters(shell)
         for _, result in results_of(shell):
@@ -416,13 +410,6 @@ def results_of(shell: Any) -> Iterator[tuple[str, Any]]:
     ):
         if result is not None:
             yield name, result
-
-
-def _places_of_python() -> Iterator[Place]:
-    for name in _LAST_ERROR:
-        held = vars(sys).get(name)
-        if held is not None:
-            yield Place(name, held, partial(vars(sys).pop, name, None))
 
 
 def _places_of_formatters(shell: Any) -> Iterator[Place]:
@@ -447,9 +434,7 @@ def _places_of_formatters(shell: Any) -> Iterator[Place]:
 # ------------------------------------------------------------ what an error keeps alive
 
 
-def frames_with_locals(
-    error: Error, live: Container[int] = frozenset()
-) -> Iterator[tuple[str, Any]]:
+def frames_with_locals(error: Error) -> Iterator[tuple[str, Any]]:
     """All that an error and those it stands for keep alive: `logits in train_step`.
 
     The user's own frames come first, each time the innermost first: who looks for a
@@ -461,17 +446,22 @@ def frames_with_locals(
     for each in filter(is_error, errors_within(error)):
         for name, value in _own_attributes(each).items():
             yield f"{name} in {type(each).__name__}", value
-    frames = [each for each in _frames_kept_by(error) if not _is_machinery(each)]
+    frames = [
+        each
+        for each in _frames_kept_by(error)
+        if str(each.f_globals.get("__name__")).partition(".")[0] not in _MACHINERY
+    ]
     places = _places()
     frames.sort(key=lambda each: not places.is_users(each.f_code.co_filename))
     for frame in frames:
-        for name, value in locals_of(frame, live).items():
+        for name, value in locals_of(frame).items():
             yield f"{name} in {frame.f_code.co_name}", value
 
 
 def _frames_kept_by(error: Error | FrameType) -> Iterator[FrameType]:
     """The frames that live because of an error, innermost first, each once."""
-    done = _running()
+    running = sys._current_frames().values()  # these live without any error
+    done = {id(frame) for innermost in running for frame in _with_callers(innermost)}
     for each in errors_within(error):
         frames: list[Any] = [each]
         if type(each) is not FrameType:
@@ -481,12 +471,6 @@ def _frames_kept_by(error: Error | FrameType) -> Iterator[FrameType]:
                 if id(kept) not in done:
                     done.add(id(kept))
                     yield kept
-
-
-def _is_machinery(frame: FrameType) -> bool:
-    """Whether a frame is the notebook's own, or between it and the user's code."""
-    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    return package in _MACHINERY
 
 
 def errors_within(error: Error | FrameType) -> Iterator[Error | FrameType]:
@@ -506,11 +490,13 @@ def errors_within(error: Error | FrameType) -> Iterator[Error | FrameType]:
             waiting += (other for other in behind if other is not None)
 
 
-def locals_of(frame: FrameType, live: Container[int] = frozenset()) -> dict[str, Any]:
-    """The locals of a frame that does not run; nothing where they are `live` anyway."""
+def locals_of(frame: FrameType) -> dict[str, Any]:
+    """The locals of a frame that does not run, but for those of a module."""
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         namespace = frame.f_locals  # its own dict, of a module or a class
-        return {} if _is_kept(namespace, live) else dict(namespace)
+        modules = [each for each in sys.modules.values() if type(each) is ModuleType]
+        is_kept = any(vars(each) is namespace for each in modules)
+        return {} if is_kept else dict(namespace)
     cached = _cached_locals(frame)
     if cached:  # also what `frame.clear()` has left there; an empty one may be ours
         return dict(cached)
@@ -586,15 +572,6 @@ def _with_callers(frame: FrameType) -> Iterator[FrameType]:
         step = step.f_back
 
 
-def _running() -> set[int]:
-    """The frames that live without any error, of every thread."""
-    return {
-        id(frame)
-        for innermost in sys._current_frames().values()
-        for frame in _with_callers(innermost)
-    }
-
-
 def _own_attributes(error: Any) -> dict[str, Any]:
     """What an error holds besides its frames: `raise ValueError("bad", tensor)`.
 
@@ -605,14 +582,6 @@ def _own_attributes(error: Any) -> dict[str, Any]:
         if issubclass(type(error), base):
             found[name] = vars(base)[name].__get__(error)
     return found
-
-
-def _is_kept(namespace: Any, live: Container[int]) -> bool:
-    """Whether a namespace belongs to the user, or to a module that is there."""
-    if id(namespace) in live:
-        return True
-    modules = [each for each in sys.modules.values() if type(each) is ModuleType]
-    return any(vars(each) is namespace for each in modules)
 
 
 def _cached_locals(frame: FrameType) -> dict[str, Any] | None:

@@ -13,23 +13,14 @@ if TYPE_CHECKING:
     from gpumagic.report.places import CodeLine
 
 _LONGEST_NAME = 48  # in a sentence
-_SUMS = (
-    "taken_bytes",
-    "given_back_bytes",
-    "taken",
-    "retries",
-    "ooms",
-    "driver_calls",
-)
+_SUMS = ("taken_bytes", "given_back_bytes", "taken", "retries", "ooms", "driver_calls")
 
 
 @dataclass(frozen=True)
 class Setting(Record):
     """Where it was looked."""
 
-    # the word in front of the colon of the torch device, as the user's code has it:
-    # "cuda", "cpu". So it is where a simulated GPU stands in for CUDA.
-    kind: str
+    kind: str  # of device, in the words of the user's code: "cuda", "cpu", "sim"
     label: str = ""  # what all figures of a simulated machine are labelled with
 
     def device(self, number: int | None) -> str:
@@ -61,19 +52,14 @@ class Counters(Record):
     device: int
     allocated_bytes: int | None = None  # handed out to tensors, as the allocator rounds
     reserved_bytes: int | None = None  # taken from the driver
-    # handed out, or given back and still awaited by another stream
-    active_bytes: int | None = None
-    # the most of `allocated_bytes` since somebody reset the peaks
-    peak_bytes: int | None = None
-    # handed out altogether, since somebody reset the sums
-    taken_bytes: int | None = None
+    active_bytes: int | None = None  # and given back, but awaited by another stream
+    peak_bytes: int | None = None  # the most, since somebody reset it
+    taken_bytes: int | None = None  # altogether, since somebody reset the sums
     given_back_bytes: int | None = None  # given back altogether
     taken: int | None = None  # how often memory was handed out
-    # how often the driver had none, so that the cache was emptied
-    retries: int | None = None
+    retries: int | None = None  # how often the cache was emptied for want of memory
     ooms: int | None = None  # how often that did not help either
-    # how often the driver was asked for memory, or given it back
-    driver_calls: int | None = None
+    driver_calls: int | None = None  # that took memory, or gave it back
 
 
 class PeakKind(enum.Enum):
@@ -181,12 +167,9 @@ class DeviceMemory(Record):
     free_bytes: int | None = None  # as the driver tells
     others_bytes: int | None = None  # what other processes hold, where that can be told
     other_processes: int | None = None  # how many there are
-    # what this process holds, by the driver's own account
-    process_bytes: int | None = None
-    # what this process may take at most, if it has set a limit
-    cap_bytes: int | None = None
-    # whether CUDA itself did not answer, as it does after an error
-    is_silent: bool = False
+    process_bytes: int | None = None  # what this one holds, by the driver's account
+    cap_bytes: int | None = None  # what it may take, if it has set a limit
+    is_silent: bool = False  # CUDA itself did not answer, as after an error
 
     @property
     def cached_bytes(self) -> int | None:
@@ -242,16 +225,13 @@ NAMELESS = (HolderKind.LIBRARY, HolderKind.UNATTRIBUTED)
 class Holder(Record):
     """A name with the memory that it keeps alive on one device."""
 
-    # as the user would type it: `model`, `Out[3]`, `cache["k"]`; of an error the
-    # function and its local: `logits in train_step`
-    name: str
+    name: str  # as it is typed: `model`, `Out[3]`; of an error `logits in train_step`
     kind: HolderKind
     device: int
     own_bytes: int  # what would come back if only this name went
     reachable_bytes: int  # all that can be reached from it
     shares_with: str | None = None  # another name that reaches some of the same memory
-    # how much more it reaches than before the cell; None where that was not compared
-    delta_bytes: int | None = None
+    delta_bytes: int | None = None  # how much more it reaches than before the cell
 
 
 @dataclass(frozen=True)
@@ -264,9 +244,7 @@ class Holdings(Record):
     allocated_bytes: tuple[tuple[int, int], ...] = ()  # by device
     # by device and kind, without what an earlier kind has counted already
     sums: tuple[tuple[int, HolderKind, int], ...] = ()
-    # whether the search was ended by its budget, or could not look somewhere: then
-    # more may belong to the names than is said
-    partial: bool = False
+    partial: bool = False  # more may belong to the names: the search was cut short
     remarks: tuple[str, ...] = ()  # what could not be looked at, in sentences
 
 
@@ -280,14 +258,11 @@ class LineUse(Record):
     line: CodeLine | None  # none for what no line of the cell can be found for
     number: int | None  # its number in the cell; the magic line is line 1
     device: int
-    # whether its memory was taken by a backward pass that it started
-    backward: bool = False
+    backward: bool = False  # taken by a backward pass that it started
     allocated_bytes: int = 0
     freed_bytes: int = 0
     at_peak_bytes: int = 0  # of this line, and alive when the most was allocated
-    # of this line, and still in use when the cell had ended, whichever line gave the
-    # rest back
-    left_bytes: int = 0
+    left_bytes: int = 0  # of this line, and still in use at the end
 
 
 @dataclass(frozen=True)
@@ -298,8 +273,7 @@ class AtPeak(Record):
     nbytes: int
     line: CodeLine | None = None  # where the cell took it; None if it was there before
     number: int | None = None  # the line's number in the cell, if it is one of it
-    # whether it was there before the cell, as far as no name has it
-    from_before: bool = False
+    from_before: bool = False  # there before the cell, and no name has it
 
 
 @dataclass(frozen=True)
@@ -319,8 +293,7 @@ class Course(Record):
     peak_step: int  # the step that reached it first; 0 if that was before all of them
     peak_line: CodeLine | None = None  # where that was
     peak_number: int | None = None  # that line's number in the cell
-    # what was in use then, the largest first, with all of it
-    at_peak: tuple[AtPeak, ...] = ()
+    at_peak: tuple[AtPeak, ...] = ()  # what was in use then, the largest first
 
 
 # ---------------------------------------------------------- what is probably not wanted
@@ -444,8 +417,7 @@ class OomFacts(Record):
 
     text: str
     cell: int | None  # the cell that was run; None outside of a notebook
-    # where the user's code raised it, also in a function of an earlier cell
-    line: CodeLine | None
+    line: CodeLine | None  # of the user's, also in a function of an earlier cell
     device: int | None
     requested_bytes: int | None
     total_bytes: int | None
@@ -454,8 +426,7 @@ class OomFacts(Record):
     allocated_bytes: int | None
     reserved_unallocated_bytes: int | None
     private_pools_bytes: int | None
-    # the line of the cell that was run, where `line` lies elsewhere
-    called_from: CodeLine | None = None
+    called_from: CodeLine | None = None  # the cell's line, where `line` is elsewhere
     allowed_bytes: int | None = None  # the limit of this process, where there is one
     # other processes, as process number and bytes. In a container torch does not
     # recognise its own process and lists it among them: then none is told.

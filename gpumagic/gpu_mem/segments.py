@@ -106,25 +106,21 @@ def segments_of(
             line_of(entry.get("frames") or ()),
         )
 
-    segments = []
-    for each in snapshot:
-        pool = _pool_id(each)
-        is_default = pool == _DEFAULT_POOL
-        segments.append(
-            Segment(
-                device=each["device"],
-                address=each["address"],
-                nbytes=each["total_size"],
-                stream=streams[each["device"], each.get("stream", 0)],
-                pool=str(each["segment_type"] if is_default else pools[0, pool]),
-                expandable=bool(each.get("is_expandable", False)),
-                blocks=tuple(
-                    block_of(start, block, start - each["address"])
-                    for start, block in blocks_of(each)
-                ),
-            )
+    return tuple(
+        Segment(
+            device=each["device"],
+            address=each["address"],
+            nbytes=each["total_size"],
+            stream=streams[each["device"], each.get("stream", 0)],
+            pool=str(pools[0, _pool_id(each)] or each["segment_type"]),
+            expandable=bool(each.get("is_expandable", False)),
+            blocks=tuple(
+                block_of(start, block, start - each["address"])
+                for start, block in blocks_of(each)
+            ),
         )
-    return tuple(sorted(segments, key=lambda each: (each.device, each.address)))
+        for each in sorted(snapshot, key=lambda e: (e["device"], e["address"]))
+    )
 
 
 def _pool_id(entry: Entry) -> tuple[int, ...]:
@@ -203,7 +199,8 @@ def returnable_bytes(segment: Segment, *, after_waiting: bool = False) -> int:
     """
     runs = list(free_runs(segment, after_waiting=after_waiting))
     if segment.expandable:
-        page = step_bytes(segment)
+        # A graph's pool does not tell which of the two it has.
+        page = SMALL_STEP_BYTES if segment.pool == "small" else LARGE_STEP_BYTES
         whole = (end // page - -(-begin // page) for begin, end in runs)
         return sum(max(each, 0) * page for each in whole)
     return segment.nbytes if runs == [(0, segment.nbytes)] else 0
@@ -224,11 +221,6 @@ def free_runs(
             begin = None
     if begin is not None:
         yield begin, segment.nbytes
-
-
-def step_bytes(segment: Segment) -> int:
-    """The size of a page of an expandable segment; a graph's pool does not tell it."""
-    return SMALL_STEP_BYTES if segment.pool == "small" else LARGE_STEP_BYTES
 
 
 def is_common(segment: Segment) -> bool:
@@ -374,11 +366,8 @@ class _Asks(NamedTuple):
 
 
 def _asks(rounded: int, group: Sequence[Segment], *, grows: bool) -> _Asks:
-    whole = LARGE_STEP_BYTES
-    if rounded <= _LARGEST_SMALL_BYTES:
-        whole = SMALL_STEP_BYTES
-    elif rounded >= _OWN_SEGMENT_BYTES:
-        whole = _in_steps(rounded, 2 * MIB)
+    step = SMALL_STEP_BYTES if rounded <= _LARGEST_SMALL_BYTES else LARGE_STEP_BYTES
+    whole = _in_steps(rounded, 2 * MIB) if rounded >= _OWN_SEGMENT_BYTES else step
     if not grows:
         return _Asks(whole, whole, whole)
     # Which segment grows depends on addresses that a snapshot does not show.
@@ -388,7 +377,6 @@ def _asks(rounded: int, group: Sequence[Segment], *, grows: bool) -> _Asks:
         for begin, end in free_runs(each, after_waiting=True)
         if end == each.nbytes
     ]
-    step = SMALL_STEP_BYTES if rounded <= _LARGEST_SMALL_BYTES else LARGE_STEP_BYTES
     least = max(rounded - max(ends, default=0), 0)
     return _Asks(least, _in_steps(rounded, step), whole)
 

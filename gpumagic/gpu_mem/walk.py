@@ -22,7 +22,7 @@ from gpumagic.devices import storages
 from gpumagic.devices.storages import TensorWords, words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable
 
     from gpumagic.devices.storages import NodeWords, Stored
 
@@ -151,11 +151,9 @@ class Walk:
                 case _Kind.NODE:
                     self._look_into_node(number, thing)
                 case _Kind.FUNCTION:  # not the names of the module that it is from
-                    names = thing.__globals__, thing.__builtins__
-                    self._add(number, _without(gc.get_referents(thing), names))
+                    self._add_all_but(number, thing.__globals__, thing.__builtins__)
                 case _Kind.FRAME:  # reading `f_locals` would keep the locals alive
-                    names = thing.f_globals, thing.f_builtins
-                    self._add(number, _without(gc.get_referents(thing), names))
+                    self._add_all_but(number, thing.f_globals, thing.f_builtins)
 
     def _is_spent(self) -> bool:
         if len(self) > self._budget.objects or time.thread_time() > self._until:
@@ -199,6 +197,11 @@ class Walk:
             if count % _MANY == 0 and self._is_spent():
                 return
 
+    def _add_all_but(self, number: int, *names: Any) -> None:
+        things = gc.get_referents(self._objects[number])
+        kept = (each for each in things if all(each is not one for one in names))
+        self._add(number, kept)
+
     def _note(self, number: int, stored: Stored | None) -> None:
         if stored is not None:
             self.stored[number] = stored
@@ -223,7 +226,3 @@ class Walk:
         package = module.partition(".")[0] if type(module) is str else ""
         is_end = issubclass(cls, _ENDS) or package in _NOTEBOOK
         return _Kind.NOTHING if is_end else _Kind.ANY
-
-
-def _without(things: list[Any], names: tuple[Any, ...]) -> Iterator[Any]:
-    return (each for each in things if all(each is not one for one in names))

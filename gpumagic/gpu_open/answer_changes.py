@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.drawing import Part
-    from gpumagic.gpu_open.records import RankTrace, TraceReport
+    from gpumagic.gpu_open.records import RankTrace
+    from gpumagic.gpu_open.report import TraceReport
 
 _SAME = 1.03  # one recording of each tells no smaller difference from chance
 _LONGEST_IN_TITLE = 28

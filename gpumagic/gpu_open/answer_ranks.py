@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Column, Details, Note, Property, Table
+from gpumagic.drawing import Details, Note
 from gpumagic.gpu_open import view_shares
-from gpumagic.gpu_open.answer_trace import how, share, times
+from gpumagic.gpu_open.answer_trace import how, share
 from gpumagic.gpu_open.view_shares import Row, ranged
 from gpumagic.report.robust import median
 from gpumagic.report.units import (
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gpumagic.drawing import Cell, Part
     from gpumagic.gpu_open import records
-    from gpumagic.gpu_open.records import TraceReport
+    from gpumagic.gpu_open.report import TraceReport
 
 _BARS = 4  # in sight
 _OF_THE_REST = 0.3  # of what the slow rank has more: such a part is named
@@ -118,16 +118,7 @@ def parts(report: TraceReport, together: records.Together) -> Iterator[Part]:
         ranged("Host late", lambda each: each.host_late_s),
         at_least=more is not None,
     )
-    tables = [every]
-    if together.differences:
-        properties = (
-            Property(Column("What"), lambda each: each.what),
-            times(f"Rank {together.slowest}", lambda each: each.slow_s),
-            times("Median", lambda each: each.median_s),
-        )
-        caption = f"Rank {together.slowest} beside the median"
-        tables.append(Table.of(caption, properties, together.differences))
-    yield Details("Every rank", tuple(tables), "ranks")
+    yield Details("Every rank", (every,), "ranks")
     facts: list[tuple[str, Cell]] = [
         ("collectives matched", f"{together.matched:,} of {together.tried:,}"),
         ("clock", "one for all" if together.one_clock else "each by its own"),

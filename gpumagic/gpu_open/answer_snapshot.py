@@ -39,8 +39,8 @@ if TYPE_CHECKING:
         Replayed,
         ReplayOf,
         SnapshotOfDevice,
-        SnapshotReport,
     )
+    from gpumagic.gpu_open.report import SnapshotReport
 
 _MOST_IN_LEGEND = 3
 _MOST_LINES = 200
@@ -58,8 +58,6 @@ Of what has been given back it may have handed out up to 1 MiB more.
 An event is an allocation, its being given back, or an error.
 What was there before the recording is worked out backwards from its end.
 A line is the innermost that is not torch's, nor Python's own."""
-
-
 _WORTH_IT = 0.05  # of what the recorded setting reserves; and how far rules may be off
 _LIMITS = (
     "What was in use before the recording is asked for first, in order of address.",
@@ -187,12 +185,11 @@ def _areas(of: SnapshotOfDevice, rows_in_sight: int = 0) -> Areas | None:
         if at is not None and at < rows_in_sight
     ]
     others = [place for place in range(len(layers)) if place not in in_table]
-    later = f", {seconds_text(course.length_s)} later" if course.length_s else ""
     whose = "by line" if of.has_stacks else "from event to event"
     return Areas(
         f"In use on {_device(of)}, {whose}",
         tuple(layers),
-        ("event 1", f"event {of.events:,}{later}"),
+        ("event 1", f"event {of.events:,}"),
         f"the peak, {_event(of.peak_event)}",
         text_of=bytes_text,
         told_elsewhere=frozenset((*in_table, *others[_MOST_IN_LEGEND:])),
@@ -393,17 +390,17 @@ def _settings(report: SnapshotReport, replay: ReplayOf) -> Iterator[Part]:
     most = max(each.peak_reserved_bytes for each in replay.replays) or 1
 
     def peak(each: Replayed) -> Meter:
-        share = each.peak_reserved_bytes / most
-        return Meter(share, bytes_text(each.peak_reserved_bytes), is_short=True)
-
-    def ending(each: Replayed) -> str:
-        return f"fails at {each.failed_event:,}" if each.fails else "goes through"
+        nbytes = each.peak_reserved_bytes
+        return Meter(nbytes / most, bytes_text(nbytes), is_short=True)
 
     properties = [
         Property(Column("Setting"), lambda e: "recorded: " * e.recorded + e.name),
         Property(Column("Reserved", number=True), peak),
         Property(Column("Segments", number=True), lambda each: f"{each.segments:,}"),
-        Property(Column("Ends"), ending),
+        Property(
+            Column("Ends"),
+            lambda e: f"fails at {e.failed_event:,}" if e.fails else "goes through",
+        ),
     ]
     caption = f"The recorded requests on {_device(replay)}"
     totals = {each.total_bytes for each in replay.replays}

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_open.records import LaneTrace, RankTrace, TraceReport
+    from gpumagic.gpu_open.records import LaneTrace, RankTrace
+    from gpumagic.gpu_open.report import TraceReport
 
 _NEGLIGIBLE = 0.01  # of the time: what takes less holds nobody up
 _WORTH_A_NOTE = 0.05
@@ -159,10 +160,10 @@ def _in_sight(rank: RankTrace, most: int) -> Iterator[Table]:
 def _host_table(idle: Idle) -> Table:
     properties = (
         Property(
-            Column("The host was in"), lambda each: shortened(host_name(each.name), 48)
+            Column("The host was in"), lambda each: shortened(host_name(each[0]), 48)
         ),
-        times("Late", lambda each: each.seconds),
-        _of_all("Of it", lambda each: each.seconds, idle.host_late_s),
+        times("Late", lambda each: each[1]),
+        _of_all("Of it", lambda each: each[1], idle.host_late_s),
     )
     caption = "Where the host was while it was late"
     return Table.of(caption, properties, idle.host_was_in)
@@ -230,6 +231,9 @@ def _notes(rank: RankTrace) -> Iterator[Note]:
         said = f"launches were recorded ({rank.launches:,}), but not their work"
         hint = "was CUDA among the activities? then another profiler holds the GPU"
         yield Note("warning", said, hint)
+    elif rank.launches == 0:
+        said = "the GPU was given nothing to do meanwhile"
+        yield Note("warning", said, "profile a stretch of code that works on the GPU")
     else:
         said = "the GPU was given nothing to do, or was not recorded"
         alone = "after one of the CPU alone, torch records no GPU until a restart"
@@ -261,17 +265,17 @@ def _late(rank: RankTrace, idle: Idle) -> tuple[str, str]:
     """What the host was in while it was late, and what to do about that."""
     if not idle.host_was_in:
         return f"the host was late for {seconds_text(idle.host_late_s)}", _STACKS
-    first = idle.host_was_in[0]
-    name = host_name(first.name)
-    of_it = share_text(min(first.seconds / idle.host_late_s, 1.0))
+    was_in, seconds = idle.host_was_in[0]
+    name = host_name(was_in)
+    of_it = share_text(min(seconds / idle.host_late_s, 1.0))
     where = shortened(name, _LONGEST_WHERE)
     text = f"while it was late, the host was in {where} ({of_it})"
-    if not first.name:
+    if not was_in:
         return text, _STACKS
     for pattern, hint in _ADVICE:
         if re.search(pattern, name, re.IGNORECASE | re.VERBOSE):
             return text, hint
-    if first.seconds / (rank.launches or 1) > _LONG_S:
+    if seconds / (rank.launches or 1) > _LONG_S:
         hint = "the first calls load kernels: `schedule(wait=1, warmup=1)` skips them"
         return text, hint
     return text, "try `torch.compile` or CUDA graphs: fewer launches"
@@ -285,15 +289,6 @@ def _folded(rank: RankTrace) -> Iterator[Details]:
         yield Details("Kernels by name and kind", tuple(_kernels(rank)), "kernels")
     if rank.idle is not None and rank.length_s:
         yield Details("Why the GPU was idle", tuple(_idle(rank, rank.idle)), "idle")
-    if rank.steps:
-        properties = (
-            Property(Column("Step", number=True), lambda each: str(each.number)),
-            times("Begins", lambda each: each.start_s),
-            times("Length", lambda each: each.length_s),
-            Property(Column("GPU busy"), lambda e: _meter(e.busy_s, e.length_s)),
-        )
-        table = Table.of("", properties, rank.steps)
-        yield Details("Step by step", (table,), "steps")
 
 
 def _kernels(rank: RankTrace) -> Iterator[Table]:
@@ -379,13 +374,13 @@ def _sums(kernels: Iterable[KernelSum]) -> tuple[Property, ...]:
 
 
 def _of_all(heading: str, of: Callable[[Any], float], whole_s: float) -> Property:
-    return Property(Column(heading), lambda each: _meter(of(each), whole_s))
+    """A column of short bars with their shares."""
 
+    def meter(each: Any) -> Meter:
+        its = share(of(each), whole_s)
+        return Meter(its, share_text(its), is_short=True)
 
-def _meter(part_s: float | None, whole_s: float) -> Cell:
-    """A short bar with its share."""
-    its = share(part_s, whole_s)
-    return None if part_s is None else Meter(its, share_text(its), is_short=True)
+    return Property(Column(heading), meter)
 
 
 # --------------------------------------------------- what other answers of traces share

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError, MissingPackage, UsageProblem
 from gpumagic.gpu_open.files import AGAIN, by_kind, found
-from gpumagic.gpu_open.records import FileRead, RankTrace, SnapshotReport, TraceReport
+from gpumagic.gpu_open.records import FileRead, RankTrace
+from gpumagic.gpu_open.report import SnapshotReport, TraceReport
 from gpumagic.report.introspection import without_collecting
 from gpumagic.report.units import parse_bytes
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
+    from gpumagic.gpu_open.records import ReplayOf, SnapshotOfDevice
     from gpumagic.report.record import Report
 
     Answer = RankTrace | FileRead  # of one that cannot be read, why
@@ -44,7 +46,7 @@ _MOST_SAVED_BYTES = 1 << 28
 _SETTING = re.compile(r"\w+:[\w.:,\[\]]+|default")
 _SIZE = re.compile(r"[\d.]+ ?[a-zA-Z]+")
 # What helps most often; each is the text that PYTORCH_CUDA_ALLOC_CONF would have.
-_USUAL = ("expandable_segments:True",)
+_USUAL: tuple[str, ...] = ("expandable_segments:True",)
 _WHERE_IT_FAILED = ("max_split_size_mb:256", "garbage_collection_threshold:0.8")
 
 
@@ -134,7 +136,7 @@ def read(
         )
     else:
         wanted = (setting, memory_bytes) if is_replay else None
-        report = _of_snapshots(files, progress, wanted)
+        report = _of_snapshots(files, wanted)
     every = (*left_out, *report.left_out)
     return replace(report, read_s=time.monotonic() - began_s, left_out=every)
 
@@ -197,9 +199,7 @@ def _of_traces(
 
 
 def _of_snapshots(
-    files: Sequence[Path],
-    progress: Callable[[float], object],
-    replayed: tuple[str | None, int | None] | None,
+    files: Sequence[Path], replayed: tuple[str | None, int | None] | None
 ) -> SnapshotReport:
     from gpumagic.gpu_open import memory_history, snapshot_file
     from gpumagic.gpu_open.replay import replays
@@ -209,10 +209,7 @@ def _of_snapshots(
             f"{len(files)} memory snapshots are too many at once",
             f"open one, or two to see what grew: %gpu_open {files[0]} {files[-1]}",
         )
-    snapshots = []
-    for number, file in enumerate(files, 1):
-        snapshots.append(snapshot_file.read(file))
-        progress(number / (len(files) + 1))
+    snapshots = [snapshot_file.read(file) for file in files]
     last = snapshots[-1]
     devices = (memory_history.device_of(last, device) for device in last.devices)
     report = SnapshotReport(
@@ -224,13 +221,14 @@ def _of_snapshots(
     if replayed is None:
         return report
     setting, memory_bytes = replayed
-    found = []
-    for each in report.devices:
-        settings = [*_USUAL] if setting is None else [setting]
-        if setting is None and memory_bytes is None and each.failure is not None:
+
+    def replay_of(of: SnapshotOfDevice) -> ReplayOf:
+        settings = _USUAL if setting is None else (setting,)
+        if of.failure is not None and setting is None and memory_bytes is None:
             settings += _WHERE_IT_FAILED
-        found.append(replays(last, each.device, settings, memory_bytes))
-    return replace(report, replays=tuple(found))
+        return replays(last, of.device, settings, memory_bytes)
+
+    return replace(report, replays=tuple(map(replay_of, report.devices)))
 
 
 # ------------------------------------------------------- each rank in its own process

@@ -49,18 +49,23 @@ class Opened(NamedTuple):
 
 def opened(path: str | Path) -> Opened:
     """Unpack a file whole."""
-    path, data = Path(path), bytearray()
+    path = Path(path)
     with _unpacked(path) as file:
-        while piece := file.read(_PIECE):
-            data += piece
-            if len(data) > _MOST_BYTES:
-                most = bytes_text(_MOST_BYTES)
-                raise GpuMagicError(
-                    f"{_shown(path.name)} is larger than {most}, unpacked",
-                    "record fewer steps: torch.profiler.schedule(wait=1, active=3)",
-                )
+        data = _whole(file, path.name)
     folder = "" if path.parent == Path() else str(path.parent)
     return Opened(path.name, _kind(bytes(data[:_HEAD]), path.name), data, folder)
+
+
+def _whole(file: Any, name: str) -> bytearray:
+    data = bytearray()
+    while piece := file.read(_PIECE):
+        data += piece
+        if len(data) > _MOST_BYTES:
+            raise GpuMagicError(
+                f"{_shown(name)} is larger than {bytes_text(_MOST_BYTES)}, unpacked",
+                "record fewer steps: torch.profiler.schedule(wait=1, active=3)",
+            )
+    return data
 
 
 def kind_of(path: str | Path) -> Kind:
@@ -130,22 +135,26 @@ def found(names: Iterable[str | Path]) -> list[Path]:
     files: dict[str, Path] = {}
     for name in names:
         path = Path(os.path.expanduser(name))  # noqa: PTH111 -- nobody's ~ stays as it is
-        inside = [path]
         try:
-            if path.is_dir():
-                each = (e for e in path.iterdir() if e.name.endswith(ENDINGS))
-                inside = [e for e in each if e.name[0] != "." and e.is_file()]
-                problem = f"there is no recording in {_shown(path)}"
-            elif glob.has_magic(str(path)) and not path.exists():
-                inside = list(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207
-                inside = list(filter(Path.is_file, inside))
-                problem = f"no file fits {_shown(path)}"
-            if not inside:
-                raise GpuMagicError(problem, f"type: %ls {_shown(path.parent)}")
-            files |= {os.path.realpath(e): e for e in sorted(inside, key=_by_numbers)}
+            files |= _meant(path)
         except (OSError, ValueError) as error:
             raise _unopened(path, error) from error
     return list(files.values())
+
+
+def _meant(path: Path) -> dict[str, Path]:
+    inside = [path]
+    if path.is_dir():
+        named = (each for each in path.iterdir() if each.name.endswith(ENDINGS))
+        inside = [each for each in named if each.name[0] != "." and each.is_file()]
+        problem = f"there is no recording in {_shown(path)}"
+    elif glob.has_magic(str(path)) and not path.exists():
+        paths = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207
+        inside = list(filter(Path.is_file, paths))
+        problem = f"no file fits {_shown(path)}"
+    if not inside:
+        raise GpuMagicError(problem, f"type: %ls {_shown(path.parent)}")
+    return {os.path.realpath(each): each for each in sorted(inside, key=_by_numbers)}
 
 
 def _by_numbers(path: Path) -> tuple[int, str]:

@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gpumagic.devices.kineto import BACKWARD_NODE, kind_of_call, may_be_waited_for
-from gpumagic.gpu_open.records import HostWork, Idle, LaneSpan, LaneTrace
+from gpumagic.gpu_open.records import Idle, LaneSpan, LaneTrace
 from gpumagic.report.events import SpanKind, length, merged, pooled
 from gpumagic.report.units import shortened
 
@@ -282,7 +282,7 @@ def _on_others(ended: Sequence[Work], begins: Work) -> bool:
 
 def _host_was_in(
     late: dict[Any, Timeline[None]], threads: Threads
-) -> tuple[HostWork, ...]:
+) -> tuple[tuple[str | None, float], ...]:
     """What threads were in while they were late, the longest first."""
     took_ns: Counter[str | None] = Counter()
     for thread, stretches in late.items():
@@ -296,7 +296,7 @@ def _host_was_in(
                     took_ns[name] += end - start
         took_ns[None] += sum(end - start for start, end, _ in left)
     longest = sorted(took_ns.items(), key=lambda each: (-each[1], each[0] or ""))
-    return tuple(HostWork(name, ns / 1e9) for name, ns in longest[:_MOST_NAMES] if ns)
+    return tuple((name, ns / 1e9) for name, ns in longest[:_MOST_NAMES] if ns)
 
 
 # ------------------------------------------------------------------ lanes to be drawn

@@ -11,7 +11,6 @@ what has been given back, where the allocator may have handed out up to 1 MiB mo
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 from bisect import bisect_left
@@ -191,14 +190,12 @@ def device_of(snapshot: Snapshot, device: int) -> records.SnapshotOfDevice:
         line = lines.line_of(entry.get("frames"))
         failure = records.Failure(event, asked, free, levels[event], line)
         known = replace(known, failure=failure)
-    times = [each["time_us"] for each in trace if each.get("time_us")]
-    length_s = max(times[-1] - times[0], 0) / 1e6 if times else None
     return replace(
         known,
         peak_bytes=levels[peak_event],
         peak_event=peak_event,
         peak_reserved_bytes=max(history.reserved),
-        course=_course(levels, events, [its for _, its in rows], length_s),
+        course=_course(levels, events, [its for _, its in rows]),
     )
 
 
@@ -253,7 +250,6 @@ def _course(
     levels: Sequence[int],
     events: Sequence[int],
     rows: Sequence[list[Piece]],
-    length_s: float | None,
 ) -> records.MemoryCourse:
     """By line, in each stretch what it held when most was in use there."""
     stretches = min(_MOST_STRETCHES, len(levels) - 1)
@@ -274,7 +270,6 @@ def _course(
     return records.MemoryCourse(
         lines=(*drawn, *(None for _ in others)),
         levels_bytes=tuple(map(tuple, [*shown, *others])),
-        length_s=length_s,
     )
 
 
@@ -397,15 +392,19 @@ class RecordedLines:
         return self.line(self.spot(stack))
 
     def _spot_in(self, stack: Sequence[Mapping[str, Any]]) -> Spot | None:
-        with contextlib.suppress(KeyError, TypeError, AttributeError):  # not torch's
-            for whose in ("user", "library"):
-                for frame in stack:
-                    file, line = frame["filename"], frame.get("line")
-                    if self._whose(file) == whose:
-                        return Spot(file, line if type(line) is int else None)
-            names = (str(frame.get("name"))[:_LONGEST_NAME] for frame in stack)
-            return _BACKWARD if any(_ENGINE in name for name in names) else None
-        return None
+        try:
+            return self._first_of(stack)
+        except (KeyError, TypeError, AttributeError):  # no frames of torch's
+            return None
+
+    def _first_of(self, stack: Sequence[Mapping[str, Any]]) -> Spot | None:
+        for whose in ("user", "library"):
+            for frame in stack:
+                file, line = frame["filename"], frame.get("line")
+                if self._whose(file) == whose:
+                    return Spot(file, line if type(line) is int else None)
+        names = (str(frame.get("name"))[:_LONGEST_NAME] for frame in stack)
+        return _BACKWARD if any(_ENGINE in name for name in names) else None
 
     def _whose(self, filename: str) -> str:
         known = self._written.get(filename)

@@ -59,7 +59,7 @@ def rank_of(events: TraceEvents) -> RankTrace:
         device_name=_device_name(events),
         launches=_launches(threads),
         lanes=lanes_of(events, threads, origin_ns),
-        steps=tuple(_steps(events.marks, busy, origin_ns)),
+        steps=tuple(_steps(events.marks, busy)),
         phases=tuple(_phases(events, phases)),
         host_length_s=None if host_ns is None else host_length_ns / 1e9,
         zero_ns=zero_ns if events.since_1970 else None,
@@ -127,15 +127,12 @@ def _launches(threads: host.Threads) -> int | None:
     return sum(n * gives_work(name) for name, n in outer.items()) if outer else None
 
 
-def _steps(
-    marks: Iterable[HostEvent], busy: _Intervals, zero_ns: int
-) -> Iterator[Step]:
+def _steps(marks: Iterable[HostEvent], busy: _Intervals) -> Iterator[Step]:
     for start_ns, end_ns, name, _ in marks:
         number = name.removeprefix(host.STEP)
         if number != name and number.isdecimal():
             yield Step(
                 int(number),
-                (start_ns - zero_ns) / 1e9,
                 (end_ns - start_ns) / 1e9,
                 length_within(busy, start_ns, end_ns) / 1e9 if busy else None,
             )

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpumagic.report.record import Record, Report
-from gpumagic.report.units import listed, shortened
+from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gpumagic.gpu_mem.records import Segment
     from gpumagic.report.places import CodeLine
 
@@ -55,15 +52,6 @@ class KernelSum(Record):
 
 
 @dataclass(frozen=True)
-class HostWork(Record):
-    """What the host was in while the device was idle and nothing was launched."""
-
-    # the outermost operator or annotation, else the call, else the user's function
-    name: str | None
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Idle(Record):
     """Why nothing ran on the device; the first three add up to the idle time."""
 
@@ -72,7 +60,9 @@ class Idle(Record):
     # it was launched in time, and what ran last before it ran on another stream
     other_stream_s: float
     unknown_s: float  # the rest, such as the way from one kernel to the next
-    host_was_in: tuple[HostWork, ...] = ()  # while it was late, the longest first
+    # What the host was in while it was late and for how long, the longest first: the
+    # outermost operator or annotation, else the call, else the user's function.
+    host_was_in: tuple[tuple[str | None, float], ...] = ()
     # what of the unknown was at most 10 us each from the kernel before, or from a late
     # launch, to the beginning
     between_s: float = 0.0
@@ -88,7 +78,6 @@ class Step(Record):
     """One step, as `torch.profiler.profile.step()` marks it."""
 
     number: int  # of its `ProfilerStep#`
-    start_s: float  # when the host began it
     length_s: float  # until the host ended it
     busy_s: float | None = None  # how long the device was busy meanwhile
 
@@ -334,7 +323,6 @@ class MemoryCourse(Record):
     # for each of these the most it held in each stretch, at the moment when all of
     # them together were highest there
     levels_bytes: tuple[tuple[int, ...], ...]
-    length_s: float | None = None  # from the first event to the last
 
 
 @dataclass(frozen=True)
@@ -416,71 +404,3 @@ class ReplayOf(Record):
     again_failed: bool = False
     why_not: str | None = None  # why nothing could be replayed; None if it could
     notes: tuple[str, ...] = ()  # what of the recording cannot be told, in sentences
-
-
-# ----------------------------------------------------------------------- the reports
-
-
-@dataclass(frozen=True)
-class TraceReport(Report):
-    """Traces of torch's profiler."""
-
-    ranks: tuple[RankTrace, ...]  # one for each file
-    together: Together | None = None  # what ranks did to each other, of more than one
-    comparison: Comparison | None = None  # what changed, of two runs of the same code
-    read_s: float | None = None  # how long reading took
-    left_out: tuple[FileRead, ...] = ()  # could not be read, or are of another kind
-
-    def drawing(self) -> Any:
-        """What the files are about decides what is said first."""
-        from gpumagic.gpu_open import answer_changes, answer_ranks, answer_trace
-
-        if self.comparison is not None:
-            title = answer_changes.headline(self.comparison)
-            parts = answer_changes.parts(self, self.comparison)
-        elif self.together is not None:
-            title = answer_ranks.headline(self.together)
-            parts = answer_ranks.parts(self, self.together)
-        else:
-            title = answer_trace.headline(self.ranks[0])
-            parts = answer_trace.parts(self, self.ranks[0])
-        simulated = all(each.simulated for each in self.ranks)
-        return _drawn(title, self.left_out, parts, "simulated" if simulated else "")
-
-
-@dataclass(frozen=True)
-class SnapshotReport(Report):
-    """A memory snapshot, or two."""
-
-    files: tuple[FileRead, ...]  # where from
-    # of the last file, those with memory: what ran out first, then the fullest
-    devices: tuple[SnapshotOfDevice, ...]
-    # as PYTORCH_CUDA_ALLOC_CONF would say it; None where the file does not tell
-    settings: str | None = None
-    # of two: what is there in the second and not in the first, most first
-    grown: tuple[Growth, ...] | None = None
-    replays: tuple[ReplayOf, ...] = ()  # where they were asked for
-    read_s: float | None = None  # how long reading took
-    left_out: tuple[FileRead, ...] = ()  # could not be read, or are of another kind
-
-    def drawing(self) -> Any:
-        """What was asked, else what the file tells."""
-        from gpumagic.gpu_open import answer_snapshot
-
-        title = answer_snapshot.headline(self)
-        return _drawn(title, self.left_out, answer_snapshot.parts(self))
-
-
-def _drawn(
-    title: str, left_out: tuple[FileRead, ...], parts: Iterable[Any], label: str = ""
-) -> Any:
-    """The answer, after what is said of files that are not in it."""
-    from gpumagic.drawing import Drawing, Note, one_screen
-
-    first = []
-    if left_out:
-        names = [each.name for each in left_out[1:]]
-        also = f"; also {listed(names, most=3)}" if names else ""
-        said = f"left out: {shortened(str(left_out[0].missing), 120)}{also}"
-        first.append(Note("warning", said, "open it alone: that says what to do"))
-    return Drawing(title, one_screen((*first, *parts)), label)

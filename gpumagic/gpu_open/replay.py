@@ -58,12 +58,10 @@ def replays(
     try:
         recorded = AllocatorSettings.parse(text)
     except GpuMagicError as error:
-        if "backend" in text:
-            return ReplayOf(device, why_not=f"this is not torch's own: {error.problem}")
         recorded = AllocatorSettings()
-        notes.append(f"The recorded setting is taken as the default: {error.problem}.")
+        notes = [f"The recorded setting is taken as the default: {error.problem}."]
     if snapshot.settings is None:
-        notes.append("The allocator's setting is not recorded: the default is taken.")
+        notes = ["The allocator's setting is not recorded: the default is taken."]
     trace, final = snapshot.trace_of(device), snapshot.segments_of(device)
     moved = sum(each["size"] for each in trace if each["action"].endswith("map"))
     if moved > _MOST_MAPPED_BYTES:
@@ -71,7 +69,6 @@ def replays(
     requests = Requests(trace, final, recorded)
     if not any(step.kind in (TAKE, FAIL) and step.event for step in requests.steps):
         return ReplayOf(device, why_not="the history of this device has no requests")
-    total = requests.total_bytes
 
     def served(setting: str, rules: AllocatorSettings, total: int | None) -> Replayed:
         run = Replay(requests, rules, total)
@@ -80,21 +77,17 @@ def replays(
         count = run.allocator.counters.device_allocations
         return Replayed(setting, total, False, reserved, count, run.failed_event)
 
+    total = requests.total_bytes
     again = served(text, recorded, total)
     peak_bytes, segments = requests.peak_reserved_bytes, requests.segments
-    made = [Replayed(text, total, True, peak_bytes, segments, requests.failed_event)]
-    if memory_bytes is not None:
-        made.append(served(text, recorded, memory_bytes))
-    made += [
-        served(each, rules, memory_bytes or total)
-        for each, rules in wanted.items()
-        if each != text
-    ]
+    was = Replayed(text, total, True, peak_bytes, segments, requests.failed_event)
+    asked = {} if memory_bytes is None else {text: recorded}
+    asked |= {each: rules for each, rules in wanted.items() if each != text}
     return ReplayOf(
         device,
-        tuple(made),
+        (was, *(served(*each, memory_bytes or total) for each in asked.items())),
         again_bytes=again.peak_reserved_bytes,
-        again_failed=again.failed_event is not None,
+        again_failed=again.fails,
         notes=tuple(dict.fromkeys((*notes, *requests.notes))),
     )
 

@@ -67,7 +67,6 @@ class _Entry(msgspec.Struct, gc=False):
     stream: _Number = 0
     addr: _Number | None = None
     device_free: _Number | None = None
-    time_us: _Number | None = None
     frames: Any = None
 
 

@@ -202,12 +202,12 @@ def _spent(rank: RankTrace, usual_s: float) -> defaultdict[str, float]:
     """What a rank spent its own time on; of a longer recording as of a usual one."""
     spent = defaultdict(float, rank.phases)
     if rank.idle is not None:
-        for work in rank.idle.host_was_in:
-            name = work.name or ""
-            phase = next((each for each, known in _PHASES if known.search(name)), None)
+        for name, seconds in rank.idle.host_was_in:
+            known = (each for each, words in _PHASES if words.search(name or ""))
+            phase = next(known, None)
             # Input is told as the host's own time, the others as the device's.
             if phase is not None and not (phase == "input" and phase in spent):
-                spent[phase] += work.seconds
+                spent[phase] += seconds
         spent["host late"] += rank.idle.host_late_s
     for kernel in rank.kernels:
         if kernel.kind != "communication":

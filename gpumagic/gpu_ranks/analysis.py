@@ -121,9 +121,7 @@ def _of_done(done: Mapping[int, Done]) -> RanksReport:
         )
         for each in through.values()
     )
-    errors_ns = [
-        each.error_ns for each in offsets.values() if each.error_ns is not None
-    ]
+    errors_ns = [e.error_ns for e in offsets.values() if e.error_ns is not None]
     return RanksReport(
         times=times,
         matched=len(waits.latest),
@@ -147,12 +145,12 @@ def _is_part(done: Done) -> bool:
 def _offsets(done: Mapping[int, Done]) -> Mapping[int, Offset]:
     """What is added to the clock of each rank to have one for all.
 
-    Ranks of one host have one clock; else clocks are put together by the ends of what
-    ranks did together.
+    Ranks of one machine have one clock, also in several containers; else clocks are put
+    together by the ends of what ranks did together.
     """
     by_model = any(each.by_model for each in done.values())
-    hosts = {(each.seat.host, each.seat.machine) for each in done.values()}
-    if len(hosts) == 1 and not by_model:
+    machines = {each.seat.machine or each.seat.host for each in done.values()}
+    if len(machines) == 1 and not by_model:
         return {name: Offset(0, 0) for name in done}
     if not all(each.has_ends for each in done.values()):
         return {}

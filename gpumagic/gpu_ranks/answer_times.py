@@ -274,6 +274,9 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
     yield from _advice(report, names)
     if report.with_memory and report.times:
         yield Note("note", memory_text(report, names))
+    if not report.unfinished and 9 * report.unmatched > report.matched > 0:
+        text = f"{report.unmatched:,} collectives tell nothing of waits"
+        yield Note("note", text, "they are not on all ranks of their group")
     if report.told_by == RECORDER and not report.matched and report.in_script:
         text = "what one rank sends another is not recorded"
         hint = "`watch(profile=True)` tells how long each rank was in it"

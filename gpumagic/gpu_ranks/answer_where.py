@@ -27,6 +27,7 @@ from gpumagic.gpu_ranks.answers import (
     each_once,
 )
 from gpumagic.gpu_ranks.unfinished import (
+    WHY,
     Names,
     clean,
     line_text,
@@ -34,7 +35,6 @@ from gpumagic.gpu_ranks.unfinished import (
     unfinished_of,
     unfinished_text,
     verb,
-    why_text,
 )
 from gpumagic.report.places import CodeLine
 from gpumagic.report.record import Record, Report
@@ -258,7 +258,7 @@ def where_table(report: WhereReport) -> Table:
     for each in report.waiting:
         doing |= dict.fromkeys(each.waiting, f"waits in {_called(each)}")
         places |= {name: line_text(line) for name, line in each.lines}
-    doing |= {each.name: why_text(each) for each in report.unfinished}
+    doing |= {each.name: WHY[each.why][0] for each in report.unfinished}
     alike: dict[tuple[str, str], list[int]] = defaultdict(list)
     for name, its in sorted(doing.items()):
         alike[its, places.get(name, "")].append(name)

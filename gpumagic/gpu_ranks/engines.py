@@ -108,9 +108,8 @@ class Asked:
 
     def _send(self) -> None:
         with self._sending:
-            for engine in self.targets:
-                if engine not in self.results:
-                    self.results[engine] = self.send(engine)
+            left = (each for each in self.targets if each not in self.results)
+            self.results.update((each, self.send(each)) for each in left)
 
     def news(self) -> set[int]:
         """Take in what has come since this was last asked; from which engines."""

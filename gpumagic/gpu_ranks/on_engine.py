@@ -101,11 +101,11 @@ def _numbered(shell: Any, number: int | None) -> Iterator[None]:
 
 def _ranks(key: str) -> Ranks | None:
     """Those of this process's group, on an occasion of that name; None without one."""
-    distributed, (rank, size, _) = distributed_here(), on_rank.group()
-    if distributed is None or rank is None or size is None:
+    distributed = distributed_here()
+    if distributed is None:
         return None
-    prefix = f"gpumagic/{key}"
-    return Ranks(rank, size, distributed.PrefixStore(prefix, common_store(distributed)))
+    store = distributed.PrefixStore(f"gpumagic/{key}", common_store(distributed))
+    return Ranks(distributed.get_rank(), distributed.get_world_size(), store)
 
 
 def _are_apart() -> bool:
@@ -113,8 +113,16 @@ def _are_apart() -> bool:
 
     It knows when collectives end, so waits need no common clock.
     """
+    distributed = distributed_here()
+    return distributed is not None and _is_apart(id(common_store(distributed)))
+
+
+@functools.lru_cache(maxsize=1)  # later rank 0, who has the store, may be gone
+def _is_apart(_: int) -> bool:
     ranks = _ranks(_JOINED)
-    return ranks is not None and ranks.are_apart
+    with contextlib.suppress(RuntimeError):
+        return ranks is not None and ranks.are_apart
+    return False
 
 
 def meet_all(key: str, count: int, *, within_s: float = _TOGETHER_S) -> None:
@@ -122,14 +130,11 @@ def meet_all(key: str, count: int, *, within_s: float = _TOGETHER_S) -> None:
     ranks, box = _ranks(key), simulated_box()
     if ranks is None or ranks.size != count or count < 2:
         return
-    if box is None:
-        ranks.begin(within_s)
-        return
-    now_ns = round(box.time_s * _NS)
+    now_ns = 0 if box is None else round(box.time_s * _NS)
     ranks.say("simulated clock", now_ns)
-    if ranks.begin(within_s):  # who waits lets time pass on a model's clock, too
-        there = [ranks.heard("simulated clock", each) for each in range(count)]
-        box.pass_time((max(each or 0 for each in there) - now_ns) / _NS)
+    if ranks.begin(within_s) and box is not None:  # who waits lets a model's time pass
+        latest_ns = max(ranks.heard("simulated clock", each) for each in range(count))
+        box.pass_time((latest_ns - now_ns) / _NS)
 
 
 # ------------------------------------------------------- its GPU, and its group

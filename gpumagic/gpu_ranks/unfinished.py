@@ -36,7 +36,7 @@ _LOST = (
     "remote process exited",
     "ncclremoteerror",
 )
-_WHY = {  # of one and of several, the gravest last
+WHY = {  # of one and of several, the gravest last
     "lost": ("lost another", "lost another"),
     "silent": ("does not answer", "do not answer"),
     "interrupted": ("was interrupted", "were interrupted"),
@@ -154,7 +154,7 @@ def unfinished_text(unfinished: Sequence[Unfinished], names: Names) -> str:
     alike: dict[tuple[str, str], list[Unfinished]] = defaultdict(list)
     for each in unfinished:
         alike[each.why, each.text].append(each)
-    gravity = [*_WHY]
+    gravity = [*WHY]
     (why, text), gravest = max(alike.items(), key=lambda row: gravity.index(row[0][0]))
     first = {each.name for each in gravest}
     said = f"{names.several(first)} {_why_text(why, text, gravest)}"
@@ -168,15 +168,10 @@ def unfinished_text(unfinished: Sequence[Unfinished], names: Names) -> str:
 
 
 def _why_text(why: str, text: str, names: Sequence[object]) -> str:
-    said = verb(names, *_WHY[why])
+    said = verb(names, *WHY[why])
     if why in {"deaf", "interrupted"} or not text:
         return f"{said} an error" if why == "raised" else said
     return f"{said}{' ' if why == 'raised' else ': '}{clean(text, 100)}"
-
-
-def why_text(unfinished: Unfinished) -> str:
-    """What became of one, in two words."""
-    return _WHY[unfinished.why][0]
 
 
 def unfinished_notes(

@@ -11,20 +11,13 @@ if TYPE_CHECKING:
 
 __all__ = ["DevicePrefetcher", "diagnose", "improve", "pin", "watch"]
 
-_HOMES = {
-    "DevicePrefetcher": "prefetcher",
-    "diagnose": "api",
-    "improve": "api",
-    "pin": "api",
-    "watch": "api",
-}
-
 
 def __getattr__(name: str) -> Any:
     """What works is imported when it is asked for: loading the magic stays cheap."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    home = "prefetcher" if name == "DevicePrefetcher" else "api"
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
 
 
 def __dir__() -> list[str]:

@@ -122,9 +122,6 @@ def _bytes_of(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-# ------------------------------------------------------------------ the machine
-
-
 class Memory(enum.Enum):
     """What can run out."""
 
@@ -195,20 +192,14 @@ def limits_of(wanted: Demand, room: Room | None = None) -> tuple[Limit, ...]:
     """What a loader would take of the machine, kind by kind."""
     found = []
     for kind, left in (room or look_at_room()).items():
-        limit = Limit(kind, wanted.needs(kind), left)
-        if left is not None and limit.needed > _WARN_SHARE * left:
-            limit = limit._replace(hint=_hint(limit))
-        found += [limit] if limit.needed else []
+        needed, hint = wanted.needs(kind), ""
+        if left is not None and needed > _WARN_SHARE * left:
+            hint = "take fewer workers, as by --workers 2, or smaller batches"
+            if kind is Memory.SHM:
+                larger = math.ceil(needed / _REFUSE_SHARE / _GIB)
+                hint = (
+                    f"start the container with --shm-size={larger}g (in Kubernetes: an "
+                    f"emptyDir with medium Memory at /dev/shm), or {hint}"
+                )
+        found += [Limit(kind, needed, left, hint)] if needed else []
     return tuple(found)
-
-
-def _hint(limit: Limit) -> str:
-    """What to do about one limit, in a sentence without a full stop."""
-    smaller = "take fewer workers, as by --workers 2, or smaller batches"
-    if limit.kind is Memory.SHM:
-        larger = math.ceil(limit.needed / _REFUSE_SHARE / _GIB)
-        return (
-            f"start the container with --shm-size={larger}g (in Kubernetes: an "
-            f"emptyDir with medium Memory at /dev/shm), or {smaller}"
-        )
-    return f"{smaller}, or insist with --force" if limit.refuses else smaller

@@ -66,7 +66,7 @@ class LoaderReport(Report):
     @property
     def headline(self) -> str:
         """The answer in one sentence."""
-        said = _HEADLINES[self.state](self)
+        said = _HEADLINES.get(self.state, _looked_at)(self)
         names = [each for each in (self.loader.name, self.out) if each]
         return said if said.startswith(tuple(names)) else _capital(said)
 
@@ -78,8 +78,8 @@ class LoaderReport(Report):
     @property
     def device(self) -> str:
         """What the device is called that batches go to."""
-        place = self.setting
-        return "the device" if place.device is None else f"{place.kind}:{place.device}"
+        kind, number = self.setting.kind, self.setting.device
+        return "the device" if number is None else f"{kind}:{number}"
 
     def drawing(self) -> Any:
         """The verdict and one screen."""
@@ -97,6 +97,8 @@ def _looked_at(report: LoaderReport) -> str:
         return _bottleneck(report, report.bound)
     if report.state is records.State.NOTHING and report.reason is not None:
         return f"{report.name} gives batches, and stays as it is: {report.reason.text}"
+    if report.state is records.State.NO_ACCELERATOR:
+        return f"{_loads(report)}; there is no accelerator to pin for"
     return f"{_loads(report)}; copies to {report.device} were not measured"
 
 
@@ -195,21 +197,15 @@ def _compared(report: LoaderReport) -> str:
 
 
 def _refused(report: LoaderReport) -> str:
-    text = "" if report.reason is None else report.reason.text
-    if report.reason is not None and report.reason.serious:
-        return f"{report.name} is wrong: {text}"
-    return f"Refused: {text}"
+    reason = report.reason or records.Remark("it stays as it is")
+    said = f"{report.name} is wrong" if reason.serious else "Refused"
+    return f"{said}: {reason.text}"
 
 
 _HEADLINES: dict[records.State, Callable[[LoaderReport], str]] = {
-    records.State.NOTHING: _looked_at,
-    records.State.DIAGNOSED: _looked_at,
     records.State.FASTER: _compared,
     records.State.SAME: _compared,
     records.State.REFUSED: _refused,
-    records.State.NO_ACCELERATOR: lambda report: (
-        f"{_loads(report)}; there is no accelerator to pin for"
-    ),
 }
 
 
@@ -306,9 +302,8 @@ def _sentences(report: LoaderReport) -> Iterator[str]:
             names = [shortened(each, 30) for each in report.changed]
             yield f"Changed: {listed(names, most=4)}."
         if found is not None and found.same:
-            which = "All" if found.whole else "The first"
             count = count_text(found.batches, "batch", "batches")
-            yield f"{which} {count} are the same in value, order and class."
+            yield f"The first {count} are the same in value, order and class."
         elif found is not None:
             yield f"Batches could not be compared: {found.problem or found.difference}."
     elif anatomy is not None and anatomy.leaves and report.state not in _NOTHING_TO_PIN:
@@ -341,7 +336,7 @@ def _picture(report: LoaderReport, bound: records.Bound) -> Stacks:
         exposed.append(after.exposed)
         names.append(_remedy_text(report, after, bound))
     own = " without your compute" if bound.synthetic_step else ""
-    caption, stand_in = f"A step{own}, estimated from its parts", ""
+    caption, stand_in = f"A step{own}, estimated from its parts", "your step"
     if proof is not None:
         names = [report.name, report.out or "then"]
         names = names if max(map(len, names)) <= 20 else ["now", "then"]
@@ -356,11 +351,11 @@ def _picture(report: LoaderReport, bound: records.Bound) -> Stacks:
         ]
         how = "worked out" if proof.modelled else "measured"
         caption = f"A step, median ({how}; how it divides is estimated)"
-        stand_in = "a stand-in for your step" if bound.synthetic_step else ""
+        stand_in = "a stand-in for your step" if bound.synthetic_step else "your step"
     stacks = tuple(map(_stack, names, exposed))
-    legend = ("for batches", "not hidden", stand_in)
-    said = dict(zip(_PIECES.values(), legend, strict=True))
-    return Stacks(caption, stacks, tuple(_legend(stacks, said)))
+    there = {kind for each in stacks for kind, seconds in each.pieces if seconds}
+    legend = zip(_PIECES.values(), ("for batches", "not hidden", stand_in), strict=True)
+    return Stacks(caption, stacks, tuple(each for each in legend if each[0] in there))
 
 
 _Parts = tuple[tuple[records.Part, float], ...]
@@ -383,16 +378,6 @@ def _stack(label: str, parts: _Parts) -> Stack:
         for part, seconds in parts
     )
     return Stack(label, pieces, time_text(whole_s))
-
-
-def _legend(stacks: Iterable[Stack], said: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """What each piece comes to."""
-    for kind, what in said.items():
-        sizes = [dict(each.pieces)[kind] for each in stacks]
-        told = zip(sizes, ("now", "then"), strict=False)
-        text = ", ".join(f"{time_text(size)} {when}" for size, when in told)
-        if any(sizes):
-            yield kind, f"{what}: {text}" if what else text
 
 
 # --------------------------------------------------------------- the remedies
@@ -571,8 +556,7 @@ copies to the device and compute as the {} has them, on its own clock."""
 
 
 def _how(report: LoaderReport) -> Iterator[str]:
-    bound, label, proof = report.bound, report.setting.label, report.end_to_end
-    facts = report.loader
+    bound, proof, facts = report.bound, report.end_to_end, report.loader
     ahead = f", prefetch_factor={facts.prefetch_factor}" if facts.workers else ""
     yield (
         f"{report.name}: num_workers={facts.workers}{ahead}, "
@@ -583,8 +567,8 @@ def _how(report: LoaderReport) -> Iterator[str]:
         yield _AT_MOST
         if bound.synthetic_step:
             yield _STAND_IN
-    if label and report.rates.load is not None:
-        yield _MODELLED.format(label)
+    if report.setting.label and report.rates.load is not None:
+        yield _MODELLED.format(report.setting.label)
     elif proof is not None:
         pairs = count_text(len(proof.result.pairs), "pair")
         yield f"Both loops ran in turn: {pairs} of {proof.batches} steps each."

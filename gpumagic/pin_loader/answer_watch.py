@@ -63,9 +63,6 @@ class WatchReport(Report):
         return Drawing(self.headline, one_screen(_parts(self)), self.setting.label)
 
 
-# ---------------------------------------------------------------- the verdict
-
-
 def _waiting(report: WatchReport) -> str:
     """A share of the time; of a simulated device the time itself.
 
@@ -92,9 +89,6 @@ def _copying(copies: Sequence[CopyLine]) -> str:
     if pageable not in (0, whole):
         said = part_text(pageable, whole)
     return f"{said} were copied from {'pageable' if pageable else 'pinned'} memory"
-
-
-# ----------------------------------------------------------------- the screen
 
 
 def _parts(report: WatchReport) -> Iterator[Part]:

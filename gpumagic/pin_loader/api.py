@@ -16,21 +16,20 @@ if TYPE_CHECKING:
     from gpumagic.pin_loader.answer_loader import LoaderReport
     from gpumagic.pin_loader.answer_watch import WatchReport
     from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-    from gpumagic.pin_loader.stages import Improved, Progress
+    from gpumagic.pin_loader.stages import Improved
 
 
 class LoaderRefused(GpuMagicError):
     """The loader is better left as it is, or cannot be rebuilt the same."""
 
 
-def diagnose(  # noqa: PLR0913 -- one for each option
+def diagnose(
     loader: Any,
     *,
     name: str | None = None,
     device: Any = None,
     step: Callable[[Any], object] | None = None,
     budget_s: float = 5.0,
-    progress: Progress = lambda *_: None,
 ) -> LoaderReport:
     """Look at a loader: a batch leaf by leaf, how fast each part is, what can be won.
 
@@ -42,7 +41,7 @@ def diagnose(  # noqa: PLR0913 -- one for each option
     options = Options(
         name=name, device=device, step=step, budget_s=budget_s, diagnose=True
     )
-    return investigate(loader, options, progress).report
+    return investigate(loader, options).report
 
 
 def improve(  # noqa: PLR0913 -- one for each option
@@ -55,7 +54,6 @@ def improve(  # noqa: PLR0913 -- one for each option
     step: Callable[[Any], object] | None = None,
     budget_s: float = 10.0,
     force: bool = False,
-    progress: Progress = lambda *_: None,
 ) -> Improved:
     """Diagnose a loader; where it pays, rebuild it, prove it the same, and measure.
 
@@ -77,8 +75,6 @@ def improve(  # noqa: PLR0913 -- one for each option
             at least, so that large batches, and slow loading, take longer.
 
         force: Whether to go on where it is refused, or not worth it.
-
-        progress: Called with the share that is done, and with what is being done.
     """
     options = Options(
         name=name,
@@ -89,15 +85,11 @@ def improve(  # noqa: PLR0913 -- one for each option
         budget_s=budget_s,
         force=force,
     )
-    return investigate(loader, options, progress)
+    return investigate(loader, options)
 
 
 def pin(
-    loader: Any,
-    *,
-    device: Any = None,
-    workers: int | None = None,
-    force: bool = False,
+    loader: Any, *, device: Any = None, workers: int | None = None, force: bool = False
 ) -> DevicePrefetcher:
     """The loader rebuilt, pinned and copied ahead, compared in value but not timed.
 
@@ -110,8 +102,7 @@ def pin(
     made = investigate(loader, options, stages=PINNING)
     if made.loader is None:
         reason = made.report.reason
-        hint = reason.hint if reason else ""
-        raise LoaderRefused(made.report.headline, hint)
+        raise LoaderRefused(made.report.headline, reason.hint if reason else "")
     return made.loader
 
 

@@ -186,9 +186,6 @@ def _too_deep(thing: Any) -> GpuMagicError:
     )
 
 
-# ---------------------------------------------------------- apart, and together again
-
-
 class Parts(NamedTuple):
     """A container taken apart."""
 

@@ -98,19 +98,8 @@ def costs_of(
     )
 
 
-def without_starting(rates: Rates, *, workers: int, pinned: bool) -> Costs:
-    """What each part takes in the long run, once the workers are there."""
-    costs = costs_of(rates, workers=workers, pinned=pinned)
-    load = rates.load
-    return replace(costs, load_s=0.0 if load is None else load.between.median_s)
-
-
 def bound_of(
-    rates: Rates,
-    *,
-    pinned: bool,
-    workers: int,
-    search: WorkerSearch | None = None,
+    rates: Rates, *, pinned: bool, workers: int, search: WorkerSearch | None = None
 ) -> Bound:
     """The shortest step that is possible, and what each remedy can give at most."""
     now, slow, quick = (
@@ -127,9 +116,7 @@ def bound_of(
     for remedy, after, way in _remedies(quick, search, pinned=pinned):
         same_load = after.workers == workers
         before = replace(
-            slow,
-            load_s=quick.load_s if same_load else slow.load_s,
-            step_s=quick.step_s,
+            slow, load_s=quick.load_s if same_load else slow.load_s, step_s=quick.step_s
         )
         before_s, after_s = _most_gained(before, after, way, synthetic=synthetic)
         bare = replace(after, step_s=0.0) if synthetic else after

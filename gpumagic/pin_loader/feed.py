@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import inspect
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.accelerator import Busy
 from gpumagic.devices.memory_counters import allocator_figures, figure
@@ -31,7 +31,6 @@ _PIN_SHARE, _COPIES_SHARE, _STEP_SHARE = 0.15, 0.35, 0.35
 _WARM_UPS, _TURNS, _FEWEST_TURNS = 2, 20, 3
 _IN_A_ROW = 4  # so that the host's work for one step hides behind the one before
 _SAMPLES = 10
-T = TypeVar("T")
 _UNSAFE = ("mps",)  # torch itself forces pinning off there
 
 
@@ -50,7 +49,11 @@ def measure_feed(  # noqa: PLR0913 -- what is measured, and with what
     """
     import torch
 
-    leaves = [each.detach() for each in tensors_in(batch) if _is_dense(each)]
+    leaves = [
+        each.detach()
+        for each in tensors_in(batch)
+        if each.device.type == "cpu" and each.layout is torch.strided and each.nbytes
+    ]
     found = Rates(load=load, nbytes=sum(leaf.nbytes for leaf in leaves))
     with given_back(runtime, device):
         if leaves:
@@ -126,7 +129,7 @@ def _pin_copy(sources: Sequence[Any], buffers: Sequence[Any]) -> float:
     return perf_counter() - began_s
 
 
-def _repeated(measure: Callable[[], T], budget_s: float) -> list[T]:
+def _repeated(measure: Callable[[], Any], budget_s: float) -> list[Any]:
     """What a measurement gives again and again, once it is warm.
 
     Three are made at least. Where the first of them all takes the time that there is,
@@ -137,19 +140,12 @@ def _repeated(measure: Callable[[], T], budget_s: float) -> list[T]:
     if perf_counter() - began_s > budget_s:
         return [measure()]
     measure()
-    found: list[T] = []
+    found: list[Any] = []
     while len(found) < _FEWEST_TURNS or (
         len(found) < _TURNS and perf_counter() - began_s <= budget_s
     ):
         found.append(measure())
     return found
-
-
-def _is_dense(leaf: Any) -> bool:
-    import torch
-
-    on_host = leaf.device.type == "cpu"
-    return on_host and leaf.layout is torch.strided and leaf.nbytes > 0
 
 
 def _pinned(leaves: Sequence[Any], runtime: Runtime) -> list[Any] | None:
@@ -174,9 +170,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-# --------------------------------------------------------------------- the device
 
 
 @contextlib.contextmanager
@@ -213,9 +206,6 @@ def _reserved_bytes(runtime: Runtime, device: int) -> int:
     """What torch keeps; 0 of an allocator that was plugged in, and need not count."""
     figures = allocator_figures(runtime, device) or {}
     return figure(figures, "reserved_bytes.all.current") or 0
-
-
-# ----------------------------------------------------------------------- the step
 
 
 class CountedStep:
@@ -282,11 +272,7 @@ def stand_in_for(found: Rates, runtime: Runtime, device: int) -> StandIn:
 
 
 def measure_step(
-    function: Callable[[Any], object],
-    batch: Any,
-    runtime: Runtime,
-    *,
-    budget_s: float,
+    function: Callable[[Any], object], batch: Any, runtime: Runtime, *, budget_s: float
 ) -> Step:
     """How long a step takes when its batch is on the device already.
 

@@ -3,15 +3,12 @@
 Without workers it is also told what a batch costs: how long the processor was at it,
 and for how long nothing ran, since a disk or a network was waited for. The time that
 others had the processor is neither, where Linux tells it. A failure of the user's
-dataset is told in a few words: the error itself is let go, as its frames would keep the
-loader's workers and its batches.
+dataset is told in a few words, as the frames of the error would keep the loader alive.
 
-No rule of thumb knows the dataset, so numbers of workers are tried. What is found is
-measured, and what was not tried is not judged. Waiting is not computing: a batch that
-costs 2 ms of the processor and waits 98 ms for a disk leaves each processor to fifty
-workers, one that computes all the time to one. So the cost of a batch says how many
-workers could keep the processors busy, and how far the search goes; that more of them
-were faster beyond that is the noise of a busy machine.
+No rule of thumb knows the dataset, so numbers of workers are tried, and what was not
+tried is not judged. A batch that costs 2 ms of the processor and waits 98 ms for a disk
+leaves each processor to fifty workers, one that computes all the time to one. So the
+cost of a batch says how far the search goes; that more were faster is noise.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ import contextlib
 import math
 import os
 import time
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -94,8 +92,7 @@ def measure_loading(
     arrivals = Arrivals(loader, budget_s)
     failure: LoaderFailed | None = None
     try:
-        while arrivals.take_epoch(patience_s):
-            pass
+        arrivals.take_epochs(patience_s)
     except GpuMagicError:
         raise
     except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
@@ -118,11 +115,10 @@ def told_in_short() -> Iterator[None]:
         raise failure_of(error, 0) from None
 
 
-def no_batches(name: str | None = None) -> LoaderFailed:
+def no_batches() -> LoaderFailed:
     """What is told of a loader that ends at once."""
     return LoaderFailed(
-        f"{name or 'the loader'} gives no batches: its dataset, or its sampler, is "
-        "empty",
+        "the loader gives no batches: its dataset, or its sampler, is empty",
         "look at len() of it",
     )
 
@@ -143,6 +139,11 @@ class Arrivals:
         self._costs: list[tuple[float, float, int]] = []
         self._first_s = 0.0  # to the first batch of all
         self._timed_s = self._began_s = 0.0  # by a plain clock: since then
+
+    def take_epochs(self, patience_s: float) -> None:
+        """Take epoch after epoch, until there is enough."""
+        while self.take_epoch(patience_s):
+            pass
 
     def take_epoch(self, patience_s: float) -> bool:
         """Take what is wanted of one epoch; whether another one is wanted."""
@@ -289,6 +290,8 @@ _NO_MEMORY = (
     "--shm-size), or it could not import what a notebook defines"
 )
 _DIED = ("Bus error", "killed by signal", "exited unexpectedly")
+# What torch raises where a worker dies between sending a batch and its memory.
+_HANDING_OVER = (ConnectionError, EOFError, FileNotFoundError)
 _HINT = "`for batch in loader: pass` shows the whole traceback"
 _LONGEST_TEXT = 300
 
@@ -302,6 +305,9 @@ def failure_of(error: BaseException, batch: int) -> LoaderFailed:
     else:
         said = ": ".join([type(error).__name__, *lines[:1]])
     said = shortened(said, _LONGEST_TEXT)
+    *_, last = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, _HANDING_OVER) and "multiprocessing" in last.filename:
+        said = f"a worker exited unexpectedly while it handed over ({said})"
     died = any(word in said for word in _DIED)
     return LoaderFailed(
         f"the loader failed at batch {batch}: {said}", _NO_MEMORY if died else _HINT

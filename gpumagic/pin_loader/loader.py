@@ -25,12 +25,7 @@ from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import GpuMagicError, first_line
 from gpumagic.pin_loader.records import LoaderFacts, Remark
 from gpumagic.pin_loader.trial import kept, own_iterators
-from gpumagic.report.introspection import (
-    attributes_of,
-    class_name,
-    is_array,
-    is_truly,
-)
+from gpumagic.report.introspection import attributes_of, class_name, is_array, is_truly
 from gpumagic.report.units import listed, with_article
 
 USUAL_PREFETCH = 2  # torch's own, once there are workers
@@ -40,10 +35,6 @@ _ITERATOR = "_iterator"
 _BEGUN = "_initial_iter_for_state_dict"  # of torchdata's loader
 
 
-class NotALoader(GpuMagicError):
-    """What was named gives no batches."""
-
-
 _PREPARED = Remark(
     "accelerate has prepared it, and copies its batches to the device",
     "pass DataLoaderConfiguration(non_blocking=True) to the Accelerator, and "
@@ -51,14 +42,11 @@ _PREPARED = Remark(
 )
 
 
-# ---------------------------------------------------------------- how it is set
-
-
 def facts_of(loader: Any, name: str | None = None) -> LoaderFacts:
     """What a loader is set to do."""
     if not _is_of_torch(loader, "DataLoader"):
         kind = "a class" if is_truly(loader, type) else with_article(class_name(loader))
-        raise NotALoader(
+        raise GpuMagicError(
             f"`{name or 'this'}` is {kind}, which is no DataLoader of torch",
             "name a DataLoader, or make one of a dataset: "
             f"{name or 'train'}_dl = DataLoader(dataset, batch_size=...)",
@@ -115,9 +103,6 @@ def length_of(loader: Any) -> int | None:
             names[_COUNTED] = before
 
 
-# ------------------------------------------------------- what can be read once
-
-
 def one_shot_reason(loader: Any) -> str | None:
     """Why what is read for measuring would be missing afterwards, in half a sentence.
 
@@ -152,13 +137,7 @@ def _is_filled_by(function: Any, name: str) -> bool:
     )
 
 
-# ---------------------------------------------------------------------- a copy
-
-_WITHOUT_WORKERS = {
-    "prefetch_factor": None,
-    "persistent_workers": False,
-    "timeout": 0,
-}
+_WITHOUT_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
 
 
 class Rebuilt(NamedTuple):
@@ -216,8 +195,6 @@ def _shallow_copy(loader: Any) -> Any:
             vars(twin)[name] = MethodType(value.__func__, twin)
     return twin
 
-
-# ------------------------------------------------------- what cannot be sent
 
 _FORK = (
     'or DataLoader(..., multiprocessing_context="fork"), if workers leave the GPU alone'

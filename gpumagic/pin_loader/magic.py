@@ -120,9 +120,9 @@ class LoaderMagics(GpuMagics):
             )
         if options.name is None:
             known = [f"%pin_loader {name}" for name in loaders(self, "")[:3]]
-            make = "make one first, as in train_dl = DataLoader(dataset)"
             raise UsageProblem(
-                "%pin_loader needs the name of a DataLoader", " or ".join(known) or make
+                "%pin_loader needs the name of a DataLoader",
+                " or ".join(known) or "make one: train_dl = DataLoader(dataset)",
             )
         try:
             report = self._report(options)
@@ -151,7 +151,6 @@ class LoaderMagics(GpuMagics):
         label = f"Measuring {line.name}"
         with self.progress(None, label, quiet=line.quiet) as bar:
             made = investigate(loader, Options(**asked), bar.reach)
-            bar.reach(1.0, "")
         if made.loader is not None and out is not None:
             names[out] = made.loader
         return made.report

@@ -99,8 +99,6 @@ class DevicePrefetcher:
         self._idle: dict[Any, list[Lane]] = {}  # by device: in no iteration now
         self._asked = None if device is None else known_device(device)
 
-    # ------------------------------------------------------------ what it is
-
     @property
     def device(self) -> Any:
         """Where batches go, as a `torch.device`; without a number before the start."""
@@ -136,8 +134,6 @@ class DevicePrefetcher:
             super().__setattr__(name, value)
         else:  # kept here, it would silently mean nothing
             setattr(self.loader, name, value)
-
-    # ---------------------------------------------------------------- batches
 
     def __iter__(self) -> Iterator[Any]:
         return self._batches(self._begun())
@@ -289,9 +285,6 @@ def looking_ahead(items: Iterator[T], ahead: int) -> Iterator[T]:
             del failure  # else the error and this frame keep each other alive
 
 
-# ------------------------------------------------------------- the copy stream
-
-
 def why_no_stream(torch: Any, kind: str) -> str | None:
     """Why batches for this kind of device cannot be copied ahead; None if they can.
 
@@ -377,11 +370,16 @@ class Lane:
             # The device may have failed, or be switched off: an iteration ends all
             # the same, and what has happened is told by the code that it happened to.
             self._wait_for_consumers()
-            for reference, consumer in self._handed_out:
-                if (leaf := reference()) is not None:  # it may be freed at any time
-                    used_by(leaf, consumer)
+            self._tell_the_allocator()
         self._handed_out.clear()
         self._consumers.clear()
+
+    def _tell_the_allocator(self) -> None:
+        """What is alive may be freed at any time from now on."""
+        for reference, consumer in self._handed_out:
+            leaf = reference()
+            if leaf is not None:
+                used_by(leaf, consumer)
 
     def _wait_for_consumers(self) -> None:
         for consumer in self._consumers:

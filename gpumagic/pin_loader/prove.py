@@ -7,9 +7,9 @@ dtype, shape and a short sum; the first line that is another one is the differen
 Where tensors lie does not count, nor whether they are pinned. The same lines tell
 records that several workers of an iterable dataset give.
 
-Then the loop as it is and the new loop run in turn. Starting workers takes longer than
-many steps, so both loops stay open, each with its workers. The clock of a simulated
-machine does not move while Python loads: there a step of either loop is worked out.
+Then the loop as it is and the new loop run in turn; both stay open, since starting
+workers takes longer than many steps. The clock of a simulated machine does not move
+while Python loads: there a step of either loop is worked out.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from gpumagic.report.robust import verdict_of
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpumagic.devices.protocols import Runtime
     from gpumagic.pin_loader.batch import Found
@@ -178,10 +178,9 @@ def _compared(old: Any, new: Any, most: int, enough_s: float) -> Sameness:
     seen = gone_through(old, most, enough_s)
     count = len(seen.digests)
     most = most if seen.ended else count
-    whole = seen.ended or length_of(old) == count
     found = _between(seen, gone_through(new, most))
     if found is None:
-        return Sameness(count, same=True, whole=whole)
+        return Sameness(count, same=True)
     # A difference is one of the loaders, or of random numbers.
     workers = [getattr(each, "num_workers", 0) for each in (old, new)]
     if _between(seen, gone_through(old, most)) is not None:
@@ -195,7 +194,7 @@ def _compared(old: Any, new: Any, most: int, enough_s: float) -> Sameness:
                 f"with {workers[1]} workers instead of {workers[0]} random transforms "
                 "draw other numbers; with as many as before all values are the same"
             )
-            return Sameness(count, same=True, whole=whole, problem=problem)
+            return Sameness(count, same=True, problem=problem)
     return Sameness(found[0], same=False, difference=found[1])
 
 
@@ -219,14 +218,17 @@ def gone_through(
     patience_s: float | None = None,
 ) -> Pass:
     """Take up to so many batches of a clone, and leave all random numbers as before."""
-    digests: list[tuple[Leaf, ...]] = []
     with kept(loader), batches_of(loader, patience_s=patience_s) as batches:
-        until_s = time.monotonic() + enough_s
-        for batch in batches:
-            digests.append(digest_of(batch))
-            enough = len(digests) >= fewest and time.monotonic() > until_s
-            if enough or len(digests) >= most:
-                return Pass(tuple(digests))
+        return _pass(batches, most, time.monotonic() + enough_s, fewest)
+
+
+def _pass(batches: Iterable[Any], most: int, until_s: float, fewest: int) -> Pass:
+    digests: list[tuple[Leaf, ...]] = []
+    for batch in batches:
+        digests.append(digest_of(batch))
+        enough = len(digests) >= fewest and time.monotonic() > until_s
+        if enough or len(digests) >= most:
+            return Pass(tuple(digests))
     return Pass(tuple(digests), ended=True)
 
 
@@ -315,6 +317,7 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
     step: Callable[[Any], object],
     about_s: float,
     budget_s: float,
+    tell: Callable[[float], object] = lambda _: None,
 ) -> EndToEnd:
     """Run both loops in turn, as pairs A B B A, and say which is faster, if any is.
 
@@ -334,7 +337,7 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
         for loop in loops:
             stack.callback(loop.close)
         steps = _affordable(loops, about_s, budget_s)
-        pairs = _pairs(loops, steps, budget_s)
+        pairs = _pairs(loops, steps, budget_s, tell)
     return EndToEnd(verdict_of(pairs), steps)
 
 
@@ -354,7 +357,7 @@ def _affordable(loops: Sequence[Loop], about_s: float, budget_s: float) -> int:
 
 
 def _pairs(
-    loops: Sequence[Loop], steps: int, budget_s: float
+    loops: Sequence[Loop], steps: int, budget_s: float, tell: Callable[[float], object]
 ) -> list[tuple[float, float]]:
     """Seconds for a step of either loop, in the order A B, B A, A B ..."""
     for loop in loops:  # workers, libraries, memory: what is paid for once
@@ -367,6 +370,7 @@ def _pairs(
         took_s = {at: loops[at].run(steps) for at in (first, 1 - first)}
         pairs.append((took_s[0], took_s[1]))
         spent = (perf_counter() - began_s) / max(budget_s, 1e-9)
+        tell(max(spent, len(pairs) / _MOST_PAIRS))
     return pairs
 
 

@@ -336,7 +336,6 @@ class Sameness(Record):
 
     batches: int  # so many were compared
     same: bool | None  # in value, order and class; None could not be told
-    whole: bool = False  # that was all of them
     difference: str | None = None  # the first one, in words
     problem: str | None = None
 

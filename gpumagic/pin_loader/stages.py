@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.opening import open_runtime
 from gpumagic.devices.simulated import word_of
-from gpumagic.errors import DeviceError
 from gpumagic.pin_loader import anatomy as anatomies
 from gpumagic.pin_loader import bound as bounds
 from gpumagic.pin_loader import feed as feeding
@@ -93,6 +92,7 @@ class Case:
     report: LoaderReport
     step: feeding.CountedStep | None = None
     began_s: float = field(default_factory=time.monotonic)
+    tell: Callable[[float], object] = lambda _: None  # how far a stage has come
     undo: ExitStack = field(default_factory=ExitStack)  # ends with the last stage
     batch: Any = None  # a real one on the host; gone as soon as it is not needed
     batch_s: float = 0.0  # how long loading of one takes, by what is known now
@@ -195,8 +195,9 @@ def look(case: Case) -> Ending | None:
         return Ending(State.NOTHING, _COPIES_AHEAD)
     used_up = one_shot_reason(case.loader)
     if used_up is not None:
-        text = f"{used_up}, so that every batch that is looked at is lost"
-        return _stays(case, Remark(text, _BEGIN_ANEW))
+        return _stays(
+            case, Remark(f"{used_up}: what is looked at is lost", _BEGIN_ANEW)
+        )
     why_not = rebuild(case.loader).why_not
     if why_not is not None:
         return Ending(State.NOTHING, why_not)
@@ -208,8 +209,8 @@ def look(case: Case) -> Ending | None:
 
 
 def _stays(case: Case, remark: Remark) -> Ending:
-    text = f"{case.report.name} stays as it is: {remark.text}"
-    return Ending(State.REFUSED, Remark(text, remark.hint))
+    stays = f"{case.report.name} stays as it is"
+    return Ending(State.REFUSED, Remark(f"{stays}: {remark.text}", remark.hint))
 
 
 def _look_for_doubles(case: Case) -> Ending | None:
@@ -248,7 +249,7 @@ def _look_at_a_batch(case: Case) -> Ending | None:
     with batches_of(one) as batches, loading.told_in_short():
         case.batch = next(batches, None)
     if case.batch is None:
-        raise loading.no_batches(case.options.name)
+        raise loading.no_batches()
     case.batch_s = time.monotonic() - asked_s
     unpinned = case.starts_nothing and case.facts.pin_memory
     case.anatomy = anatomies.anatomy_of(
@@ -307,6 +308,7 @@ def load(case: Case) -> Ending | None:
 def _measured(case: Case, count: int, budget_s: float) -> records.Loading:
     """Loading with so many workers; without any it is asked where nobody minds."""
     patience_s = max(case.options.budget_s, loading.PATIENCE_S / 6)
+    case.tell(1 - case.left_s / max(case.options.budget_s, 1e-9))
     how = {"budget_s": budget_s, "patience_s": patience_s}
     if count or not case.facts.workers:
         found = loading.measure_loading(case.trial_copy(workers=count), **how)
@@ -405,12 +407,8 @@ def prove_the_same(case: Case) -> Ending | None:
     return Ending(State.REFUSED, Remark(text, hint))
 
 
-def prove(case: Case) -> Ending | None:
-    """Whether it gives the same, and whether it is faster: both loops in turn."""
-    return prove_the_same(case) or _prove_faster(case)
-
-
-def _prove_faster(case: Case) -> Ending:
+def prove_faster(case: Case) -> Ending:
+    """Run both loops in turn, or work out what they take."""
     rates, search, number = case.report.rates, case.report.workers, case.device or 0
     new_load = (search and search.of(case.workers)) or case.load
     step: Callable[[Any], object] | None = case.step
@@ -423,9 +421,11 @@ def _prove_faster(case: Case) -> Ending:
         rates = replace(rates, step=records.Step(step.__name__, taken, synthetic=True))
         case.note(rates=rates)
     # Both loops stay open: neither starts its workers while it is timed.
+    pinned = case.is_pinned
     old, new = (
-        bounds.without_starting(
-            replace(rates, load=each), workers=each.workers, pinned=case.is_pinned
+        replace(
+            bounds.costs_of(rates, workers=each.workers, pinned=pinned),
+            load_s=each.between.median_s,
         )
         for each in (case.load, new_load)
     )
@@ -444,6 +444,7 @@ def _prove_faster(case: Case) -> Ending:
             step=step,
             about_s=bounds.step_s(old, bounds.Way.BLOCKING),
             budget_s=max(case.left_s, budget_s / 4),
+            tell=case.tell,
         )
     case.note(end_to_end=proof)
     if case.report.bound is not None:
@@ -469,15 +470,17 @@ def _ended(case: Case, proof: records.EndToEnd) -> Ending:
 # What is done, the share of the time that it takes, what is said meanwhile.
 LOOK = (look, 0.05, "looking at a batch")
 MAKE = (make, 0.0, "rebuilding")
+SAME = (prove_the_same, 0.1, "comparing batches")
 STAGES = (
     LOOK,
     (load, 0.45, "loading, and trying workers"),
     (feed, 0.2, "copying and computing"),
     (bound, 0.0, "working out the bound"),
     MAKE,
-    (prove, 0.3, "comparing batches, and running both loops in turn"),
+    SAME,
+    (prove_faster, 0.2, "running both loops in turn"),
 )
-PINNING = (LOOK, MAKE, (prove_the_same, 0.1, "comparing batches"))
+PINNING = (LOOK, MAKE, SAME)
 
 
 def investigate(
@@ -493,7 +496,17 @@ def investigate(
         if not case.starts_nothing:
             case.make_current()
         for run, share, note in stages:
-            progress(before / whole, note)
+
+            def tell(
+                part: float,
+                done: float = before,
+                share: float = share,
+                note: str = note,
+            ) -> object:
+                return progress((done + min(part, 1.0) * share) / whole, note)
+
+            case.tell = tell
+            tell(0.0)
             ending = run(case)
             if ending is not None:
                 break
@@ -522,13 +535,6 @@ def _open(loader: Any, options: Options) -> Case:
     number = None if asked is None else asked.index
     if number is None and runtime.kind != "cpu":
         number = runtime.current_device() or 0
-    count = runtime.device_count()
-    if number is not None and count is not None and number >= count:
-        kind = word_of(runtime.kind)
-        there = f"{kind}:0" if count == 1 else f"{kind}:0 to {kind}:{count - 1}"
-        raise DeviceError(
-            f"there is no {kind}:{number}: there is {there}", f"say --device {kind}:0"
-        )
     report = LoaderReport(State.FASTER, records.Setting(runtime.kind), facts)
     return Case(loader, options, runtime, number, report, step)
 

@@ -344,18 +344,22 @@ def kept(loader: Any = None) -> Iterator[None]:
     try:
         yield
     finally:
-        failed: BaseException | None = None
-        while left:
-            try:
-                left[-1]()
-                left.pop()
-            except KeyboardInterrupt as stop:  # the part is put back once more
-                failed = stop
-            except Exception as wrong:  # noqa: BLE001 -- the others are still to come
-                failed = failed or wrong
-                left.pop()
-        if failed is not None:
-            raise failed
+        _put_back_all(left)
+
+
+def _put_back_all(left: list[PutBack]) -> None:
+    failed: BaseException | None = None
+    while left:
+        try:
+            left[-1]()
+            left.pop()
+        except KeyboardInterrupt as stop:  # the part is put back once more
+            failed = stop
+        except Exception as wrong:  # noqa: BLE001 -- the others are still to come
+            failed = failed or wrong
+            left.pop()
+    if failed is not None:
+        raise failed
 
 
 def _of_libraries() -> Iterator[PutBack]:

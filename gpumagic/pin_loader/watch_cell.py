@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from gpumagic.devices.protocols import Runtime
     from gpumagic.report.places import CodeLine, PlaceMark
 
-_ANEW = "run the cell again: by then it is there"
 _LEAST_SHARE = 0.05  # of all bytes; what is less is not worth a change
 _NOT_BLOCKING = "`.to(device, non_blocking=True)`"
 _LONGEST = 80
@@ -138,16 +137,12 @@ class _Watchers(Observer):
     def look_after(self, runtime: Runtime, *, idle: bool) -> None:  # noqa: ARG002
         """Note a torch that was there too late to be watched."""
         if not self._saw_torch and loaded_torch() is not None:
-            self.remarks.append(
-                Remark("this cell itself has imported torch: nobody looked on", _ANEW)
-            )
+            text = "this cell itself has imported torch: nobody looked on"
+            self.remarks.append(Remark(text, "run the cell again"))
 
     def close(self) -> None:
         """Look on no more."""
         self._watching.close()
-
-
-# ----------------------------------------------------------------- copies, by line
 
 
 def copy_lines(copies: Iterable[SeenCopy]) -> tuple[CopyLine, ...]:
@@ -221,8 +216,6 @@ def _pinning(loaders: Sequence[SeenLoader], names: Mapping[str, object]) -> str:
         )
     return f"let the loader pin: pin_memory=True, or %pin_loader {name}"
 
-
-# ------------------------------------------------------------------ waits for data
 
 # The base of the iterators has no public name, and nothing else sees every batch.
 _ITERATOR = "_BaseDataLoaderIter"
@@ -388,12 +381,7 @@ def name_of(loader: SeenLoader, names: Mapping[str, object]) -> str | None:
     if found is None:
         return None
     called = [name for name, value in known.items() if value is found]
-    called += [name for name, value in known.items() if _is_round(value, found)]
+    for name, value in known.items():  # what gives batches, and has it as an attribute
+        parts = attributes_of(value) if hasattr(type(value), "__iter__") else None
+        called += [name for part in (parts or {}).values() if part is found]
     return next(iter(called), None)
-
-
-def _is_round(thing: object, loader: object) -> bool:
-    """Whether something that gives batches has this loader as an attribute."""
-    if not hasattr(type(thing), "__iter__"):
-        return False
-    return any(each is loader for each in (attributes_of(thing) or {}).values())

@@ -55,6 +55,7 @@ class CachingAllocator(DeviceMemory):
         self.reset_peaks = self.counters.reset_peaks
         self.reset_accumulated = self.counters.reset_accumulated
         self.mark_peak = self._allocated.mark
+        self.beginning = self.mark_peak()
         self.peak_since = self._allocated.peak_since
         self.record_history = self._history.switch
         self.observe, self.ignore = self._history.observe, self._history.ignore
@@ -95,14 +96,14 @@ class CachingAllocator(DeviceMemory):
             position = self._add_segment(free, pool, size, stream)
         block = free.blocks[position]
         rest_size = block.size - size
+        is_part = block.previous is not None or block.next is not None
+        free.remove_at(position)
         if rest_size > unsplit_bytes and size < self._whole_from_bytes:
-            is_part = block.previous is not None or block.next is not None
-            free.replace_at(position, block.split_off(size))
+            free.add(block.split_off(size))
             splits, split_bytes = (0, -size) if is_part else (1, rest_size)
         else:
-            free.remove_at(position)
             size = block.size
-            splits, split_bytes = (-1, -size) if block.is_split else (0, 0)
+            splits, split_bytes = (-1, -size) if is_part else (0, 0)
         if block.expandable is not None:  # whose parts torch does not count
             splits = split_bytes = 0
         block.state = ALLOCATED

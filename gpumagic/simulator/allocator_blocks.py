@@ -135,6 +135,10 @@ class FreeBlocks:
         """The position of the smallest block that is large enough, or the end."""
         return bisect_left(self.keys, size << _SIZE_SHIFT)
 
+    def find(self, block: Block) -> int:
+        """The position of a block that is listed, or where it belongs."""
+        return bisect_left(self.keys, block.size << _SIZE_SHIFT | block.rank)
+
     def add(self, block: Block) -> None:
         """Enter a block that has become free."""
         key = block.size << _SIZE_SHIFT | block.rank
@@ -142,31 +146,9 @@ class FreeBlocks:
         self.keys.insert(position, key)
         self.blocks.insert(position, block)
 
-    def find(self, block: Block) -> int:
-        """The position of a block that is listed."""
-        return bisect_left(self.keys, block.size << _SIZE_SHIFT | block.rank)
-
     def remove_at(self, position: int) -> None:
         """Strike the block at this position from the list."""
-        del self.keys[position]
-        del self.blocks[position]
-
-    def replace_at(self, position: int, block: Block) -> None:
-        """Put a block, new or of another size, in the place of the one there."""
-        keys, blocks = self.keys, self.blocks
-        key = block.size << _SIZE_SHIFT | block.rank
-        above = position + 1
-        # Mostly the order stays, and nothing has to move.
-        if (not position or keys[position - 1] < key) and (
-            above == len(keys) or key < keys[above]
-        ):
-            keys[position] = key
-            blocks[position] = block
-        else:
-            del keys[position], blocks[position]
-            position = bisect_left(keys, key)
-            keys.insert(position, key)
-            blocks.insert(position, block)
+        del self.keys[position], self.blocks[position]
 
 
 class Pool:
@@ -188,32 +170,23 @@ class Pool:
         parts of segments.
         """
         block.state = INACTIVE
-        free = self.free_by_stream[block.stream]
         number = nbytes = 0
-        position = -1
         following, previous = block.next, block.previous
         if following is not None and following.state is INACTIVE:
-            position = free.find(following)
+            self.remove(following)
             number, nbytes = -1, -following.size
             block.absorb(following)
         if previous is not None and previous.state is INACTIVE:
-            if position >= 0:
-                free.remove_at(position)
-            position = free.find(previous)
+            self.remove(previous)
             number, nbytes = number - 1, nbytes - previous.size
             previous.requested = block.requested
             previous.absorb(block)
-            block, previous = previous, previous.previous
+            block = previous
         block.free_since = self.searches
-        if position >= 0:
-            free.replace_at(position, block)
-        else:
-            free.add(block)
+        self.free_by_stream[block.stream].add(block)
         if block.expandable is not None:  # whose parts torch does not count
             return 0, 0
-        if previous is not None or block.next is not None:
-            return number + 1, nbytes + block.size
-        return number, nbytes
+        return (number + 1, nbytes + block.size) if block.is_split else (number, nbytes)
 
     def remove(self, block: Block) -> None:
         """Strike a free block from its list."""

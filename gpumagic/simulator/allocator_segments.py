@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.allocator_blocks import (
@@ -122,20 +121,17 @@ class DeviceMemory:
         limit = self.settings.max_split_size_bytes
         if limit is None:
             return False
-        wanted_bytes = max(size, limit)
-        position = free.fit(wanted_bytes)
-        best = free.blocks[position] if position < len(free.blocks) else None
-        if best is not None and best.expandable is None and not best.is_split:
-            self.give_back(best)
-            return True
-        released_bytes = 0
-        for block in reversed(free.blocks[:position]):
-            if released_bytes >= wanted_bytes or block.size < limit:
-                break
-            if block.expandable is not None or block.is_split:
-                continue
-            self.give_back(block)
-            released_bytes += block.size
+        wanted_bytes, released_bytes = max(size, limit), 0
+        idle = [
+            block
+            for block in free.blocks[free.fit(limit) :]
+            if block.expandable is None and not block.is_split
+        ]
+        enough = [block for block in idle if block.size >= wanted_bytes]
+        for block in enough[:1] or reversed(idle):
+            if released_bytes < wanted_bytes:
+                released_bytes += block.size
+                self.give_back(block)
         return released_bytes >= wanted_bytes
 
     def collect_garbage(self, pool: Pool) -> None:
@@ -163,16 +159,16 @@ class DeviceMemory:
         if self._history.recording:
             self._history.add_oom(self.free_bytes, size, stream, pool)
         return OutOfSimulatedMemory(
-            Shortage(
+            shortage_text(
                 device=self.device,
                 segment_bytes=self.settings.segment_bytes(size),
                 total_bytes=self.capacity_bytes,
                 free_bytes=self.free_bytes,
-                allowed_bytes=self.allowed_bytes,
+                used_bytes=self.used_bytes,
                 allocated_bytes=self._allocated.current,
                 reserved_bytes=self._reserved.current,
+                allowed_bytes=self.allowed_bytes,
                 private_bytes=private_bytes,
-                used_bytes=self.used_bytes,
             )
         )
 
@@ -323,50 +319,41 @@ def _can_grow_to(block: Block, size: int) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class Shortage:
-    """What was asked of a device and what it had, when it could not be given."""
-
-    device: int
-    segment_bytes: int  # what the driver would have had to give
-    total_bytes: int
-    free_bytes: int
-    allowed_bytes: int | None  # where the process was given a share of the device
-    allocated_bytes: int
-    reserved_bytes: int
-    used_bytes: int  # by this process, all in all
-    private_bytes: int = 0  # unused in private pools: torch calls it allocated
-
-    def text(self) -> str:
-        """The shortage as torch words it."""
-        allowed = private = ""
-        if self.allowed_bytes is not None:
-            allowed = f"{_size_text(self.allowed_bytes)} allowed; "
-        if self.private_bytes:
-            private = (
-                f"with {_size_text(self.private_bytes)} allocated in private pools "
-                "(e.g., CUDA Graphs), "
-            )
-        allocated_bytes = self.allocated_bytes + self.private_bytes
-        idle_bytes = self.reserved_bytes - allocated_bytes
-        return (
-            f"CUDA out of memory. Tried to allocate {_size_text(self.segment_bytes)}. "
-            f"GPU {self.device} has a total capacity of {_size_text(self.total_bytes)} "
-            f"of which {_size_text(self.free_bytes)} is free. "
-            f"Including non-PyTorch memory, this process has "
-            f"{_size_text(self.used_bytes)} memory in use. {allowed}"
-            f"Of the allocated memory {_size_text(allocated_bytes)} is allocated "
-            f"by PyTorch, {private}and {_size_text(idle_bytes)} is reserved by PyTorch "
-            f"but unallocated.{_ADVICE}"
-        )
-
-
 class OutOfSimulatedMemory(Exception):
-    """A simulated device cannot give what was asked of it."""
+    """A simulated device cannot give what was asked of it, in torch's words."""
 
-    def __init__(self, shortage: Shortage) -> None:
-        super().__init__(shortage.text())
-        self.shortage = shortage
+
+def shortage_text(  # noqa: PLR0913 -- torch's text has all of these
+    *,
+    device: int,
+    segment_bytes: int,  # what the driver would have had to give
+    total_bytes: int,
+    free_bytes: int,
+    used_bytes: int,  # by this process, all in all
+    allocated_bytes: int,
+    reserved_bytes: int,
+    allowed_bytes: int | None = None,  # where there is a share for each process
+    private_bytes: int = 0,  # unused in private pools: torch calls it allocated
+) -> str:
+    """What was asked of a device and what it had, as torch words it."""
+    allowed = private = ""
+    if allowed_bytes is not None:
+        allowed = f"{_size_text(allowed_bytes)} allowed; "
+    if private_bytes:
+        private = (
+            f"with {_size_text(private_bytes)} allocated in private pools "
+            "(e.g., CUDA Graphs), "
+        )
+    allocated_bytes += private_bytes
+    return (
+        f"CUDA out of memory. Tried to allocate {_size_text(segment_bytes)}. GPU "
+        f"{device} has a total capacity of {_size_text(total_bytes)} of which "
+        f"{_size_text(free_bytes)} is free. Including non-PyTorch memory, this process "
+        f"has {_size_text(used_bytes)} memory in use. {allowed}Of the allocated memory "
+        f"{_size_text(allocated_bytes)} is allocated by PyTorch, {private}and "
+        f"{_size_text(reserved_bytes - allocated_bytes)} is reserved by PyTorch but "
+        f"unallocated.{_ADVICE}"
+    )
 
 
 def _size_text(nbytes: int) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from typing import TYPE_CHECKING, Any, Self
 
-from gpumagic.devices.simulated import SIMULATED, simulated_box
+from gpumagic.devices.simulated import SIMULATED
 from gpumagic.errors import GpuMagicError, did_you_mean
-from gpumagic.report.units import bytes_text, count_text, parse_bytes
+from gpumagic.report.units import bytes_text, parse_bytes
 from gpumagic.simulator import observing
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.answer_box import GpuState, RacesReport, SimulationReport
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_snapshot import Mark
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.collective_times import CollectiveCall, Roll
-    from gpumagic.simulator.engines import Work
     from gpumagic.simulator.machine import SimulatedGpu
+    from gpumagic.simulator.scheduler import Work
 
 HAZARDS = ("report", "poison")
 # What can be said beside which GPUs, and what is meant where it is not.
@@ -81,22 +80,8 @@ class Box:
         """
         from gpumagic.simulator.backend import switch_on
 
-        former = simulated_box()
-        lost = former.tensors if former is not None else 0
         self._simulation, self._switch = switch_on(self, as_cuda=as_cuda)
         self.as_cuda = as_cuda
-        if lost:
-            warnings.warn(
-                f"the simulated machine that was on is off, and "
-                f"{count_text(lost, 'tensor')} on it of no more use: make them again",
-                stacklevel=3,
-            )
-
-    @property
-    def tensors(self) -> int:
-        """How many storages of tensors lie on it, as far as it is on."""
-        lives = self._simulation.tensors.lives if self._simulation else {}
-        return sum(life() is not None for life in tuple(lives.values()))
 
     def off(self) -> None:
         """Take the simulated device out of torch; its tensors are of no more use.
@@ -200,7 +185,7 @@ class Box:
         Each has its group and number, the name of its kernel, bytes and ranks, when the
         host called it, and when it started and ended on the machine's clock.
         """
-        return tuple(self._simulation.ranks.calls) if self._simulation else ()
+        return tuple(self._simulation.roll.calls) if self._simulation else ()
 
     @property
     def roll(self) -> Roll | None:
@@ -208,7 +193,7 @@ class Box:
 
         To be looked at from any thread: it is never waited for.
         """
-        return self._simulation.ranks.roll if self._simulation else None
+        return self._simulation.roll if self._simulation else None
 
     @property
     def races(self) -> RacesReport:
@@ -234,11 +219,17 @@ class Box:
         self._give_back()
         return {gpu: gpu.allocator.mark_peak() for gpu in self.machine.all_gpus}
 
-    def peaks_since(self, marks: Mapping[SimulatedGpu, Mark]) -> dict[int, int]:
-        """The most that tensors held at once on each GPU, whoever resets counters."""
+    def peaks_since(self, marks: Mapping[SimulatedGpu, Mark] | None) -> dict[int, int]:
+        """The most that tensors held at once on each GPU, whoever resets counters.
+
+        Without marks from the beginning: the machine was switched on meanwhile.
+        """
         self._give_back()
         return {
-            gpu.index: gpu.allocator.peak_since(marks[gpu]) for gpu in self.machine.gpus
+            gpu.index: gpu.allocator.peak_since(
+                marks[gpu] if marks else gpu.allocator.beginning
+            )
+            for gpu in self.machine.gpus
         }
 
     def report(self) -> SimulationReport:

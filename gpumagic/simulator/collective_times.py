@@ -132,19 +132,19 @@ class CollectiveCall(NamedTuple):
     nbytes: int  # what it moved: the tensor that is reduced or sent, or all parts
     called_ns: int  # when the host called it
     ranks: tuple[int, ...]
-    algorithm: str  # which way it went
     start_ns: int  # when this GPU came to it
     end_ns: int  # when it ended for all
 
 
 class Roll:
-    """Which collectives this process has called, and which one is open.
+    """Which collectives all groups of a process have called, and which one is open.
 
     Other threads look at it while the host waits: whatever they read was put there at
     once, without a lock.
     """
 
     def __init__(self) -> None:
+        self.calls: list[CollectiveCall] = []
         self.last: dict[str, GroupCall] = {}  # by group
         # what the host waits in, or waited in until an error or Ctrl-C ended that, if
         # nothing was called since

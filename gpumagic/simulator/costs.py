@@ -27,7 +27,7 @@ from math import inf, prod
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from gpumagic.report.record import Record
-from gpumagic.simulator.engines import FULL_SHARE, Engine
+from gpumagic.simulator.scheduler import FULL_SHARE, Engine
 
 if TYPE_CHECKING:
     from gpumagic.simulator.models import GpuModel
@@ -77,14 +77,7 @@ class HostCosts(Record):
     async_copy_ns: int = 6_000  # x1.5: 5.3 to 9.4 us
     mem_get_info_ns: int = 10_000  # x1.3: sglang
     allocator_hit_ns: int = 1_000  # x2: estimate
-
-
-@dataclass(frozen=True)
-class FirstUse(Record):
-    """What is paid once in a process, by the host and in memory of the device."""
-
-    context_bytes: int
-    cublas_workspace_bytes: int  # of each stream, from the caching allocator
+    # paid once in a process
     context_ns: int = 150 * _MS  # 0.11 to 0.18 s; seconds with many GPUs
     module_load_ns: int = 10 * _MS  # the first kernel of a library's module
     first_launch_ns: int = 100 * _US  # of each further kernel
@@ -189,7 +182,8 @@ class CostModel:
         "_least_ns",
         "_model",
         "_ns_per_byte",
-        "first_use",
+        "context_bytes",
+        "cublas_workspace_bytes",
         "host",
     )
 
@@ -197,10 +191,9 @@ class CostModel:
         self.host = HostCosts()
         context = model.multiprocessors * _CONTEXT_BYTES_PER_MULTIPROCESSOR
         hopper = model.compute_capability >= (9, 0)
-        self.first_use = FirstUse(
-            context_bytes=max(_SMALLEST_CONTEXT_BYTES, context),
-            cublas_workspace_bytes=32 * _MIB if hopper else 8 * _MIB + 128 * _KIB,
-        )
+        self.context_bytes = max(_SMALLEST_CONTEXT_BYTES, context)
+        # of each stream, from the caching allocator
+        self.cublas_workspace_bytes = 32 * _MIB if hopper else 8 * _MIB + 128 * _KIB
         self._model = model
         self._copied_bytes_per_s = model.copied_bytes_per_s
         per_clock = (

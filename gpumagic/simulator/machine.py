@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.simulator.allocator import CachingAllocator
 from gpumagic.simulator.costs import CostModel
-from gpumagic.simulator.engines import FULL_SHARE, Engine, WorkName
-from gpumagic.simulator.scheduler import Scheduler
+from gpumagic.simulator.scheduler import FULL_SHARE, Engine, Scheduler, WorkName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_settings import AllocatorSettings
     from gpumagic.simulator.costs import Amount
-    from gpumagic.simulator.engines import Stream, Work
     from gpumagic.simulator.hazards import Mark, Tracker
     from gpumagic.simulator.models import GpuModel
     from gpumagic.simulator.operators import Rule
+    from gpumagic.simulator.scheduler import Stream, Work
 
     _Sizes: TypeAlias = tuple[str, Rule, str, Amount, int]
 
@@ -79,11 +78,10 @@ class Machine:
     def synchronize(self, gpu: SimulatedGpu, what: str = "synchronize()") -> None:
         """The host waits until a GPU is idle."""
         gpu.start()
-        began_ns = self.scheduler.now_ns
+        began_ns, streams = self.scheduler.now_ns, gpu.streams.values()
         self.scheduler.elapse(gpu.costs.host.synchronize_device_ns)
         self.scheduler.wait_for_device(gpu.number)
-        orders = [stream.order for stream in gpu.streams.values()]
-        self.tracker.host_waits_for(*orders)
+        self.tracker.host_waits_for(*(stream.order for stream in streams))
         self.scheduler.host_waited(what, began_ns)
 
     def synchronize_stream(
@@ -95,8 +93,7 @@ class Machine:
         """The host waits until a stream is idle."""
         stream.gpu.start()
         scheduler = self.scheduler
-        if began_ns is None:
-            began_ns = scheduler.now_ns
+        began_ns = scheduler.now_ns if began_ns is None else began_ns
         scheduler.elapse(stream.gpu.costs.host.synchronize_stream_ns)
         scheduler.wait_for(stream.queue.last)
         self.tracker.host_waits_for(stream.order)
@@ -171,7 +168,7 @@ class SimulatedGpu:
     @property
     def context_bytes(self) -> int:
         """What the context of this process takes, outside the allocator."""
-        return self.costs.first_use.context_bytes if self.started else 0
+        return self.costs.context_bytes if self.started else 0
 
     def used_bytes(self) -> int:
         """What the driver says is used by this process."""
@@ -278,7 +275,7 @@ class SimulatedGpu:
         """Make the context, which the first use of a GPU pays for."""
         if not self.started:
             self.started = True
-            self._machine.scheduler.elapse(self.costs.first_use.context_ns)
+            self._machine.scheduler.elapse(self.costs.host.context_ns)
 
     def _stream(self, number: int, priority: int) -> SimulatedStream:
         stream = SimulatedStream(
@@ -293,7 +290,7 @@ class SimulatedGpu:
 
     def _first_launch(self, name: str, rule: Rule) -> None:
         self.start()
-        elapse, first = self._machine.scheduler.elapse, self.costs.first_use
+        elapse, first = self._machine.scheduler.elapse, self.costs.host
         if not self._seen:
             elapse(first.module_load_ns)
         self._seen.add(name)
@@ -306,14 +303,14 @@ class SimulatedGpu:
 
         cuBLAS takes one from the caching allocator for each stream, and keeps it.
         """
-        first = self.costs.first_use
+        first = self.costs.host
         if library not in self.libraries:
             self.libraries.add(library)
             cost_ns = first.cublas_ns if library == "cublas" else first.cudnn_ns
             self._machine.scheduler.elapse(cost_ns)
         if library == "cublas" and stream.number not in self.workspaces:
             self.workspaces[stream.number] = self.allocator.allocate(
-                first.cublas_workspace_bytes, stream.number
+                self.costs.cublas_workspace_bytes, stream.number
             )
 
     def clear_workspaces(self) -> None:

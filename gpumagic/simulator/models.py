@@ -26,7 +26,6 @@ MOST_GPUS = 16  # as many as the largest machine of one host has
 # rate is left is known for bf16 on two cards only, and is guessed from those.
 _EMULATED_EFFICIENCY = 0.5
 _COUNT_FIRST = re.compile(r"(\d+)\s*x\s*(\S.*)", re.IGNORECASE)
-_COUNT_LAST = re.compile(r"(\S.*?)\s*x\s*(\d+)", re.IGNORECASE)
 _DECORATION = re.compile(r"[\s_-]+|nvidia|geforce")
 
 
@@ -111,7 +110,7 @@ def find_model(name: str) -> GpuModel:
 
 
 def parse_request(text: str) -> tuple[GpuModel, int]:
-    """What "h100", "4xh100", "h100x4" or "2 x t4" asks for: a model and how many."""
+    """What "h100", "4xh100" or "2 x t4" asks for: a model and how many."""
     if not isinstance(text, str):
         raise GpuMagicError(
             f"{text!r} does not say which GPUs are to be simulated",
@@ -134,8 +133,6 @@ def _split(text: str) -> tuple[str, int]:
     readings = [(text, 1)]
     if first := _COUNT_FIRST.fullmatch(text):
         readings.append((first[2], int(first[1])))
-    if last := _COUNT_LAST.fullmatch(text):
-        readings.append((last[1], int(last[2])))
     for name, count in readings:
         if _known(name) is not None:
             return name, count

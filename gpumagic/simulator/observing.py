@@ -29,9 +29,8 @@ from gpumagic.report.events import (
     pooled,
 )
 from gpumagic.report.places import Place, PlaceMark, code_line, runs_through
-from gpumagic.simulator.engines import Engine
 from gpumagic.simulator.models import MOST_GPUS
-from gpumagic.simulator.scheduler import QUEUE_FULL, Scheduler
+from gpumagic.simulator.scheduler import QUEUE_FULL, Engine, Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,8 +39,9 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.box import Box
-    from gpumagic.simulator.engines import Work
-    from gpumagic.simulator.races import Race
+    from gpumagic.simulator.hazards import Race
+    from gpumagic.simulator.machine import SimulatedGpu
+    from gpumagic.simulator.scheduler import Work
 
     _Mark = tuple[PlaceMark | None, bool]
     # a device and its stream, or a thread of the host
@@ -125,33 +125,29 @@ def watch_copies(box: Box, note: Callable[..., object]) -> Iterator[None]:
     By its place, its bytes, how long the call took in nanoseconds, and as keywords
     whether it was `pinned` and `non_blocking`.
     """
-    from gpumagic.simulator.backend.pinning import pinned_buffer
+    from gpumagic.simulator.backend.in_flight import pinned_buffer
     from gpumagic.simulator.backend.transfers import Transfers
 
     simulation = _simulation_of(box)
     arrive = vars(Transfers)[_ARRIVE]
-    watching = True
 
     def arriving(
         self: Any, gpu: Any, target: Any, source: Any, *, non_blocking: bool
-    ) -> Any:
+    ) -> None:
         began_ns = box.machine.scheduler.now_ns
         pinned = pinned_buffer(source) is not None
-        sent = arrive(self, gpu, target, source, non_blocking=non_blocking)
+        arrive(self, gpu, target, source, non_blocking=non_blocking)
         nbytes = source.numel() * source.element_size()
-        if watching and nbytes:
+        if nbytes:
             held_ns = box.machine.scheduler.now_ns - began_ns
             mark = simulation.places.here()
             note(mark, nbytes, held_ns, pinned=pinned, non_blocking=non_blocking)
-        return sent
 
     setattr(Transfers, _ARRIVE, arriving)
     try:
         yield
     finally:
-        watching = False
-        if vars(Transfers)[_ARRIVE] is arriving:  # else one entered later is still on
-            setattr(Transfers, _ARRIVE, arrive)
+        setattr(Transfers, _ARRIVE, arrive)
 
 
 def _simulation_of(box: Box) -> Simulation:
@@ -172,35 +168,35 @@ class MemoryWatch:
 
     def __init__(self, box: Box) -> None:
         self._simulation = _simulation_of(box)
-        self._gpus = self._simulation.machine.all_gpus
-        self._observers: list[Callable[[str, Block], object]] = []
+        self._observers: dict[SimulatedGpu, Callable[[str, Block], object]] = {}
         # what happened: whether taken, address, bytes, and where
-        self._noted: list[list[tuple[bool, int, int, _Mark]]] = []
+        self._noted: dict[SimulatedGpu, list[tuple[bool, int, int, _Mark]]] = {}
         self._partial = False
         self._deaths = StorageDeaths(self._simulation, self._here)
 
     def start(self) -> None:
         """Record from now on."""
         self._simulation.give_back()
-        for gpu in self._gpus:
-            self._noted.append([])
-            self._observers.append(functools.partial(self._note, self._noted[-1]))
-            gpu.allocator.observe(self._observers[-1])
+        for gpu in self._simulation.machine.all_gpus:
+            noted = self._noted[gpu] = []
+            observer = self._observers[gpu] = functools.partial(self._note, noted)
+            gpu.allocator.observe(observer)
         self._deaths.begin()
 
     def stop(self) -> MemoryTrace:
         """End it, and tell what was seen."""
         self._simulation.give_back()
-        for gpu, observer in zip(self._gpus, self._observers, strict=True):
+        for gpu, observer in self._observers.items():
             gpu.allocator.ignore(observer)
         self._deaths.end()
-        spot_of, events = functools.cache(_spot_of), {}
-        for gpu, noted in zip(self._gpus, self._noted, strict=True):
-            if gpu in self._simulation.machine.gpus:  # those that this process sees
-                events[gpu.index] = [
-                    MemoryEvent(taken, address, nbytes, spot_of(place), backward)
-                    for taken, address, nbytes, (place, backward) in noted
-                ]
+        spot_of = functools.cache(_spot_of)
+        events = {
+            gpu.index: [
+                MemoryEvent(taken, address, nbytes, spot_of(place), backward)
+                for taken, address, nbytes, (place, backward) in self._noted[gpu]
+            ]
+            for gpu in self._simulation.machine.gpus  # those that this process sees
+        }
         return MemoryTrace(events=events, partial=self._partial, lines=True)
 
     def _note(
@@ -444,13 +440,11 @@ def _process_and_thread(span: TraceSpan) -> tuple[int, int]:
 
 def _event(span: TraceSpan) -> dict[str, Any]:
     process, thread = _process_and_thread(span)
-    known: dict[str, Any] = {}
-    if span.launched_s is not None:
-        known["launched_us"] = span.launched_s * 1e6
-    if span.nbytes is not None:
-        known["bytes"] = span.nbytes
-    if span.bound is not None:
-        known["bound"] = span.bound
+    launched_us = None if span.launched_s is None else span.launched_s * 1e6
+    told = {"launched_us": launched_us, "bytes": span.nbytes, "bound": span.bound}
+    known: dict[str, Any] = {
+        key: each for key, each in told.items() if each is not None
+    }
     if (place := span.place) is not None:
         # In the words of torch's profiler, which counts what one rank puts in.
         parts = len(place.ranks) if place.name in _OF_ALL_PARTS else 1

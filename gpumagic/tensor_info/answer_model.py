@@ -98,9 +98,8 @@ def model_headline(report: ModelReport) -> str:
     root = report.root
     if not root.tensors:
         return f"{report.expression}: {report.kind} without a tensor"
-    noun, count = "parameter", root.parameters
-    if not count:
-        noun, count = "element", root.elements
+    noun = "parameter" if root.parameters else "element"
+    count = root.parameters or root.elements
     said = [f"{short_count(count)} {noun}{'s' if count != 1 else ''}"]
     state = [each for each in report.roles if each.name == "state"]
     said += [f"{bytes_text(each.stored_bytes)} of state" for each in state]
@@ -108,8 +107,7 @@ def model_headline(report: ModelReport) -> str:
     if len(root.devices) == 1:
         said.append(f"{listed(_float_dtypes(root), most=2)} on {root.devices[0]}")
     odd = ", ".join(
-        f"{'all' if _is_all(report, each) else f'{len(each.names):,}'} "
-        f"{_ODD[each.kind].counted}"
+        f"{len(each.names):,} {_ODD[each.kind].counted}"
         for each in report.odd[:_MOST_ODD_IN_TITLE]
     )
     return f"{report.expression}: {', '.join(said)}{odd and f'; {odd}'}"
@@ -118,10 +116,6 @@ def model_headline(report: ModelReport) -> str:
 def _float_dtypes(root: Node) -> list[str]:
     """The dtypes that one asks about: counters of steps and the like are integers."""
     return [each for each in root.dtypes if "float" in each] or list(root.dtypes)
-
-
-def _is_all(report: ModelReport, odd: Oddity) -> bool:
-    return odd.kind == "frozen" and not report.root.trainable
 
 
 def _parts(report: ModelReport) -> Iterator[Part]:
@@ -137,7 +131,7 @@ def _parts(report: ModelReport) -> Iterator[Part]:
         yield _amounts(report)
     if not report.complete:
         yield Note("warning", "the walk was cut short: there is more than is counted")
-    yield from (_note(report, odd) for odd in report.odd if not _is_all(report, odd))
+    yield from (_note(report, odd) for odd in report.odd)
     yield from (Note("note", remark) for remark in report.remarks)
     if whole.children:
         everything = replace(tree, root=root, whole=True)

@@ -96,13 +96,9 @@ def _comparison(report: CompareReport) -> Iterator[Part]:
     """One memory that is shared, a row for each tensor, and what to do."""
     tensors = report.tensors
     yield from _shared_memory(report)
-    read = [(each.expression, each.values) for each in tensors if each.values]
-    if read:
-        names, summaries = zip(*read, strict=True)
-        yield values_table(names, summaries)
-    else:
-        yield _rows(tensors)
-    for each in tensors:
+    read = [each for each in tensors if each.values is not None]
+    yield values_table(read) if read else _rows(tensors)
+    for each in read:
         if each.values and (each.values.nan_count or each.values.inf_count):
             yield Note("problem", values_headline(each, each.values))
     mixed = [_both(report, pair) for pair in report.pairs if pair.relation in _MIXED]
@@ -146,6 +142,10 @@ def _pairs(report: CompareReport) -> Table:
             return "two objects over the same addresses"
         return _STORAGES[pair.same_storage]
 
+    def elements(pair: Pair) -> str | None:
+        meets = _RELATIONS["partial"] if pair.elements_overlap else None
+        return _RELATIONS.get(pair.relation, meets)
+
     def shared(pair: Pair) -> str | None:
         if pair.shared_bytes is None:
             return None
@@ -154,7 +154,7 @@ def _pairs(report: CompareReport) -> Table:
     properties = (
         Property(Column("Pair"), lambda pair: _both(report, pair)),
         Property(Column("Storage"), storage),
-        Property(Column("Elements"), lambda pair: _RELATIONS.get(pair.relation)),
+        Property(Column("Elements"), elements),
         Property(Column("Shared", number=True), shared),
         Property(Column("Layout"), lambda pair: _LAYOUTS[pair.same_layout]),
     )

@@ -19,9 +19,9 @@ from gpumagic.drawing import (
 from gpumagic.drawing import how_measured as how
 from gpumagic.report.units import bytes_text, listed, share_text, with_article
 from gpumagic.tensor_info.answer_values import (
+    heat_figure,
     values_headline,
-    values_note,
-    values_parts,
+    values_table,
 )
 from gpumagic.tensor_info.figure import index_panel, memory_strip, visible_tensor
 from gpumagic.tensor_info.geometry import fresh_strides
@@ -181,7 +181,9 @@ def _parts(report: TensorReport, *, warp: bool) -> Iterator[Part]:
     if visible is not None and visible.ndim <= _MOST_GRID_DIMS:
         memory.append(index_panel(visible))
     if values is not None:
-        yield from values_parts(values)
+        if values.heat is not None:
+            yield heat_figure(values.heat)
+        yield values_table((report,))
     elif reads:
         yield warp_table(report)
     else:
@@ -191,7 +193,6 @@ def _parts(report: TensorReport, *, warp: bool) -> Iterator[Part]:
     if values is None:
         yield from dims
         dims = []
-    yield from values_note(report)
     yield from _notes(report)
     if visible is not None and visible.landings and report.storage_bytes != 0:
         memory.append(memory_strip(visible))
@@ -282,6 +283,12 @@ def _notes(report: TensorReport) -> Iterator[Note]:
     """What to do, from the most urgent on."""
     unused, name = _kept_bytes(report), report.expression
     copy = f"{name if name.isidentifier() else 'y'} = {name}.clone()"
+    if report.values is not None and report.values.nan_count and report.requires_grad:
+        yield Note(
+            "problem",
+            "a NaN in a parameter stays: find the operation that made it",
+            "torch.autograd.set_detect_anomaly(True)",
+        )
     if unused is not None:
         # .contiguous() hands out the same tensor where it is contiguous already.
         why = "; .contiguous() would not, it is contiguous"

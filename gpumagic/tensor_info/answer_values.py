@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpumagic.drawing import Column, Note, Table
+from gpumagic.drawing import Column, Property, Table
 from gpumagic.drawing.palette import WHITE
 from gpumagic.drawing.tiles import Figure, Row, Tile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from gpumagic.drawing import Part
     from gpumagic.tensor_info.report import HeatMap, TensorReport, ValueSummary
 
 _COLOURS = (
@@ -36,69 +35,44 @@ _LETTERS = {"nan": ("N", "NaN"), "inf": ("I", "inf")}
 
 def values_headline(report: TensorReport, values: ValueSummary) -> str:
     """What is not finite, with the place of the first; then the range of the rest."""
-    count = "its values"
-    if report.numel is not None:
-        count = f"{report.numel:,} value{'s' if report.numel != 1 else ''}"
-    nans, infinities = values.nan_count or 0, values.inf_count or 0
-    span = ""
+    count = f"{report.numel or 0:,} value{'s' if report.numel != 1 else ''}"
+    nans, span = values.nan_count, ""
     if values.minimum is not None and values.maximum is not None:
         low, high = _number(values.minimum), _number(values.maximum)
         span = f" all {low}" if low == high else f" from {low} to {high}"
-    odd = [f"{n:,} {word}" for n, word in ((nans, "NaN"), (infinities, "inf")) if n]
+    found = (nans, "NaN"), (values.inf_count, "inf")
+    odd = " and ".join(f"{n:,} {word}" for n, word in found if n)
     if not odd:
-        said = f";{span}" if span else ""
-        return f"{report.expression}: {count}, no NaN, no inf{said}"
-    first = values.first_nan if nans else values.first_inf
-    at = "" if first is None else f", the first at [{', '.join(map(str, first))}]"
-    said = f"{report.expression}: {' and '.join(odd)} in {count}{at}"
-    return f"{said}; the others{span}" if span else said
+        return f"{report.expression}: {count}, no NaN, no inf{span and f';{span}'}"
+    first = (values.first_nan if nans else values.first_inf) or ()
+    at = f"the first at [{', '.join(map(str, first))}]"
+    others = span and f"; the others{span}"
+    return f"{report.expression}: {odd} in {count}, {at}{others}"
 
 
-def values_parts(values: ValueSummary) -> Iterator[Part]:
-    """The tiles, then the figures."""
-    if values.heat is not None:
-        yield heat_figure(values.heat)
-    yield values_table(("",), (values,))
-
-
-def values_table(names: Sequence[str], summaries: Sequence[ValueSummary]) -> Table:
+def values_table(reports: Sequence[TensorReport]) -> Table:
     """The figures of each; NaN and infinities come first."""
-    columns = [Column("Tensor"), *(Column(head, number=True) for head, _ in _FIGURES)]
-    rows = [
-        (name, *(of(values) for _, of in _FIGURES))
-        for name, values in zip(names, summaries, strict=True)
-    ]
     # One tensor alone is in the title.
-    start = 1 if len(rows) == 1 else 0
-    shown = tuple(row[start:] for row in rows)
-    return Table("Values; range and mean of the finite", tuple(columns[start:]), shown)
-
-
-def values_note(report: TensorReport) -> Iterator[Note]:
-    """Where to look for what is not finite."""
-    if report.values is not None and report.values.nan_count and report.requires_grad:
-        yield Note(
-            "problem",
-            "a NaN in a parameter stays: find the operation that made it",
-            "torch.autograd.set_detect_anomaly(True)",
-        )
+    name = Property(Column("Tensor"), lambda each: each.expression)
+    properties = (*(() if len(reports) == 1 else (name,)), *_FIGURES)
+    return Table.of("Values; range and mean of the finite", properties, reports)
 
 
 def _number(value: float | None) -> str | None:
     return None if value is None else f"{value:.6g}"
 
 
-def _count(count: int | None) -> str | None:
-    return None if count is None else f"{count:,}"
+def _figure(heading: str, text: Callable[[ValueSummary], str | None]) -> Property:
+    return Property(Column(heading, number=True), lambda each: text(each.values))
 
 
-_FIGURES: tuple[tuple[str, Callable[[ValueSummary], str | None]], ...] = (
-    ("NaN", lambda values: _count(values.nan_count)),
-    ("Inf", lambda values: _count(values.inf_count)),
-    ("Lowest", lambda values: _number(values.minimum)),
-    ("Mean", lambda values: _number(values.mean)),
-    ("Highest", lambda values: _number(values.maximum)),
-    ("Zero", lambda values: _count(values.zero_count)),
+_FIGURES = (
+    _figure("NaN", lambda values: f"{values.nan_count:,}"),
+    _figure("Inf", lambda values: f"{values.inf_count:,}"),
+    _figure("Lowest", lambda values: _number(values.minimum)),
+    _figure("Mean", lambda values: _number(values.mean)),
+    _figure("Highest", lambda values: _number(values.maximum)),
+    _figure("Zero", lambda values: f"{values.zero_count:,}"),
 )
 
 
@@ -152,5 +126,4 @@ def _caption(heat: HeatMap) -> str:
     rows, columns = heat.block
     if heat.block == (1, 1):
         return f"The values, one tile each: {axes}"
-    tile = f"{columns:,}" if rows == 1 else f"{rows:,} x {columns:,}"
-    return f"The values, each tile the mean of {tile}: {axes}"
+    return f"The values, each tile the mean of {rows:,} x {columns:,}: {axes}"

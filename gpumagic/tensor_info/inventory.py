@@ -14,15 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpumagic.report.introspection import attributes_of, class_name, is_truly
 from gpumagic.report.units import listed
 from gpumagic.tensor_info import objects
-from gpumagic.tensor_info.objects import (
-    is_module,
-    is_tensor,
-    items_of,
-    kind_of_container,
-    pairs_of,
-    registered,
-    spelled,
-)
 from gpumagic.tensor_info.overlap import clusters, covered_bytes
 from gpumagic.tensor_info.read import Reading, read
 from gpumagic.tensor_info.report import Amount, ModelReport, Node, Oddity
@@ -64,11 +55,11 @@ class Branch:
 
 def holds_tensors(thing: Any) -> str:
     """The word for what it is, if it is something that tensors are held in."""
-    if is_module(thing):
+    if objects.is_module(thing):
         return f"module ({class_name(thing)})"
     if _is_optimizer(thing):
         return f"optimizer ({class_name(thing)})"
-    word = kind_of_container(thing)
+    word = objects.kind_of_container(thing)
     return "state dict" if word == "dict" and _is_state_dict(thing) else word
 
 
@@ -78,9 +69,11 @@ def _is_optimizer(thing: Any) -> bool:
 
 
 def _is_state_dict(thing: Any) -> bool:
-    items = pairs_of(thing)
+    items = objects.pairs_of(thing)
     named = all(type(key) is str for key, _ in items)
-    return named and any(_DOT in key and is_tensor(value) for key, value in items)
+    return named and any(
+        _DOT in key and objects.is_tensor(value) for key, value in items
+    )
 
 
 class Walk:
@@ -95,7 +88,7 @@ class Walk:
 
     def through(self, thing: Any, name: str, path: str = "", level: int = 0) -> Branch:
         """All that lies in something, as a tree."""
-        branch = Branch(name, kind_of_container(thing) or class_name(thing))
+        branch = Branch(name, objects.kind_of_container(thing) or class_name(thing))
         if type(thing) is _Role:
             branch.kind = ""
         elif id(thing) in self._seen:
@@ -111,7 +104,7 @@ class Walk:
             if self._left < 0:
                 self.complete = False
                 break
-            if is_tensor(value):
+            if objects.is_tensor(value):
                 self._leaf(branch, part, f"{path}{place}", role, value)
             elif role != "attribute" and holds_tensors(value):
                 inner = self.through(value, part, f"{path}{place}", level + 1)
@@ -153,7 +146,7 @@ class _Role(dict[str, Any]):
 
 def _parts(thing: Any) -> Iterator[tuple[str, str, str, Any]]:
     """Each part: its name, the code for it, its role, itself."""
-    if is_module(thing):
+    if objects.is_module(thing):
         yield from _of_module(thing)
     elif _is_optimizer(thing):
         yield from _of_optimizer(thing)
@@ -161,19 +154,19 @@ def _parts(thing: Any) -> Iterator[tuple[str, str, str, Any]]:
         for number, (name, value) in enumerate(thing.items()):
             yield name, f"[{number}]", thing.role, value
     elif is_truly(thing, dict) and _is_state_dict(thing):
-        for key, value in pairs_of(thing):
-            yield key, f"[{spelled(key)}]", "entry", value
+        for key, value in objects.pairs_of(thing):
+            yield key, f"[{objects.spelled(key)}]", "entry", value
     else:
-        for place, value in items_of(thing):
+        for place, value in objects.items_of(thing):
             yield place, place, "tensor", value
 
 
 def _of_module(module: Any) -> Iterator[tuple[str, str, str, Any]]:
     for role in ("parameter", "buffer", "module"):
-        for name, value in registered(module, f"_{role}s"):
+        for name, value in objects.registered(module, f"_{role}s"):
             yield name, f".{name}", role, value
-    for name, value in pairs_of(attributes_of(module)):
-        if type(name) is str and is_tensor(value):
+    for name, value in objects.pairs_of(attributes_of(module)):
+        if type(name) is str and objects.is_tensor(value):
             yield name, f".{name}", "attribute", value
 
 
@@ -181,11 +174,13 @@ def _of_optimizer(optimizer: Any) -> Iterator[tuple[str, str, str, Any]]:
     """Its groups of parameters, then what it remembers of them, by what it is."""
     held = attributes_of(optimizer) or {}
     names: dict[int, str] = {}
-    groups = (value for _, value in items_of(held.get("param_groups")))
+    groups = (value for _, value in objects.items_of(held.get("param_groups")))
     for number, group in enumerate(groups):
-        told = {key: value for key, value in pairs_of(group) if type(key) is str}
-        values = [value for _, value in items_of(told.get("params"))]
-        known = [value for _, value in items_of(told.get("param_names"))]
+        told = {
+            key: value for key, value in objects.pairs_of(group) if type(key) is str
+        }
+        values = [value for _, value in objects.items_of(told.get("params"))]
+        known = [value for _, value in objects.items_of(told.get("param_names"))]
         made = _Role()
         made.role = "parameter"
         for place, value in enumerate(values):
@@ -194,8 +189,8 @@ def _of_optimizer(optimizer: Any) -> Iterator[tuple[str, str, str, Any]]:
             made[names[id(value)]] = value
         yield f"group {number}", f".param_groups[{number}]['params']", "group", made
     remembered: dict[str, _Role] = {}
-    for of, state in pairs_of(held.get("state")):
-        for key, value in pairs_of(state):
+    for of, state in objects.pairs_of(held.get("state")):
+        for key, value in objects.pairs_of(state):
             if type(key) is str:
                 made = remembered.setdefault(key, _Role())
                 made.role = "state"

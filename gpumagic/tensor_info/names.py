@@ -10,14 +10,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.tensor_info.objects import (
-    is_module,
-    is_tensor,
-    items_of,
-    pairs_of,
-    spelled,
-    tensors_of_module,
-)
+from gpumagic.tensor_info import objects
 from gpumagic.tensor_info.overlap import (
     byte_range,
     clusters,
@@ -100,7 +93,7 @@ def alias_report(
         if number >= _LOOKED_AT_MOST or time.monotonic() > until:
             complete = False
             break
-        reading = read(thing, name) if is_tensor(thing) else None
+        reading = read(thing, name) if objects.is_tensor(thing) else None
         if reading is not None and reading.memory is not None:
             memory = reading.memory
             holders.append(_Holder(number, name, reading, memory, is_output))
@@ -135,7 +128,10 @@ def _found(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
         if not (_OF_THE_SHELL.fullmatch(name) or _OUTPUT.fullmatch(name)):
             yield from ((*each, False) for each in _under(name, thing))
     kept: set[int] = set()
-    out = [(f"Out[{spelled(at)}]", each) for at, each in pairs_of(namespace.get("Out"))]
+    out = [
+        (f"Out[{objects.spelled(at)}]", each)
+        for at, each in objects.pairs_of(namespace.get("Out"))
+    ]
     for name, thing in (*out, *(each for each in named if _OUTPUT.fullmatch(each[0]))):
         if id(thing) not in kept:
             kept.add(id(thing))
@@ -145,6 +141,8 @@ def _found(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
 def _under(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
     """The object itself, and what lies one level below."""
     yield name, thing
-    if is_module(thing):
-        yield from ((f"{name}.{part}", each) for part, each in tensors_of_module(thing))
-    yield from ((f"{name}{place}", each) for place, each in items_of(thing))
+    if objects.is_module(thing):
+        yield from (
+            (f"{name}.{part}", each) for part, each in objects.tensors_of_module(thing)
+        )
+    yield from ((f"{name}{place}", each) for place, each in objects.items_of(thing))

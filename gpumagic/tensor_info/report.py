@@ -83,9 +83,9 @@ class ValueSummary(Record):
     minimum: float | None
     maximum: float | None
     mean: float | None
-    nan_count: int | None
-    inf_count: int | None  # of both signs
-    zero_count: int | None
+    nan_count: int
+    inf_count: int  # of both signs
+    zero_count: int
     first_nan: tuple[int, ...] | None = None  # its index
     first_inf: tuple[int, ...] | None = None
     heat: HeatMap | None = None

@@ -108,11 +108,6 @@ SYNCING = dataclasses.replace(
         20.1 * MS,
     ),
 )
-OVERLAPPED = TimingReport(
-    Code("y = train_step(batch)", name="step", cell=6),
-    H100,
-    Run(31.4 * MS, 19.8 * MS, tail_s=0.0, backlog_s=0.0),
-)
 TAIL = TimingReport(
     Code("with torch.cuda.stream(side):\n    z = x @ x", cell=7),
     TWO,
@@ -256,7 +251,6 @@ EVERY_FLAG = tuple(
         {
             FlagKind.BACKLOG: 1.31,
             FlagKind.TAIL: 8.1 * MS,
-            FlagKind.CLOCK: -0.08,
         }.get(kind, 3),
         {
             FlagKind.LIMITED: ("power limit", "heat"),
@@ -372,10 +366,6 @@ NOISY = repeated(
     (*wobble(20, 2.1 * MS, 0.05), *wobble(14, 3.4 * MS, 0.04), 21.0 * MS),
     flags=(Flag(FlagKind.UNSTEADY), Flag(FlagKind.OUT_OF_TIME)),
 )
-EXACT = dataclasses.replace(
-    repeated((0.42 * MS,) * 10, 16, Mode.THROUGHPUT), setting=SIMULATED
-)
-
 # -------------------------------------------------------------------- comparison
 
 

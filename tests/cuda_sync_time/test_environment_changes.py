@@ -21,14 +21,14 @@ def quiet(**changes):
     """A started device and nothing to tell of it, but for what is changed."""
     usual = {
         "counters": {0: {"num_device_alloc": 5, "num_device_free": 1}},
-        "loads": {0: GpuLoad(0, sm_clock_mhz=1900, limiters=(), other_processes=0)},
+        "loads": {0: GpuLoad(0, limiters=(), other_processes=0)},
     }
     return Environment(**(usual | changes))
 
 
 def load(**changes):
     """The load of one GPU that is as usual, but for what is changed."""
-    return {0: GpuLoad(0, **({"sm_clock_mhz": 1900} | changes))}
+    return {0: GpuLoad(0, **changes)}
 
 
 NOW_AND_THEN = {
@@ -71,24 +71,6 @@ def test_a_difference_is_one_flag_with_its_figure(kind):
     before, after, flag = NOW_AND_THEN[kind]
 
     assert flags_between(before, after) == (flag,)
-
-
-@pytest.mark.parametrize(
-    ("then", "now", "change"),
-    [(1980, 1000, -0.4949), (345, 1980, 4.739), (1900, 1810, None), (None, 9, None)],
-)
-def test_a_clock_that_moved_is_told_beyond_five_percent(then, now, change):
-    """Up and down alike; an unknown clock has not moved."""
-    flags = flags_between(
-        quiet(loads=load(sm_clock_mhz=then)), quiet(loads=load(sm_clock_mhz=now))
-    )
-
-    if change is None:
-        assert flags == ()
-    else:
-        (flag,) = flags
-        assert flag.kind is FlagKind.CLOCK
-        assert flag.amount == pytest.approx(change, rel=1e-3)
 
 
 def test_what_is_unknown_raises_no_flag():

@@ -103,34 +103,6 @@ def test_what_is_launched_belongs_to_the_line_and_to_those_that_have_called_it()
     assert found[2].device_s == found[6].device_s == 0.0
 
 
-def test_what_is_launched_just_behind_a_line_belongs_to_it():
-    """Between two statements of a notebook nothing of the user's runs."""
-    at = iter([0, 10_000, 500_000, 510_000])
-    tracer = LineTracer(Places(), lambda: next(at))
-    for statement in ("a = 1", "b = 2"):
-        code = compile(statement, FILE, "exec")
-        tracer.start()
-        exec(code, {})  # noqa: S102
-        sys.settrace(None)
-
-    def launched(moment_ns):
-        kernel = TraceSpan(
-            "gemm", SpanKind.KERNEL, 1.0, 1.5, device=0, launched_s=moment_ns / 1e9
-        )
-        return sum(each.launches for each in tracer.by_line([kernel], 0))
-
-    assert list(tracer._times) == [0, 10_000, 500_000, 510_000]
-    assert launched(13_000) == launched(513_000) == 1
-    assert launched(200_000) == launched(800_000) == 0
-
-
-def test_libraries_are_not_told():
-    """Only lines of the user's are noted; what they call in libraries is theirs."""
-    tracer = traced("import json\ntext = json.dumps({'a': [1, 2]})\n")
-
-    assert {each.line[0] for each in tracer.by_line((), 0)} == {FILE}
-
-
 def test_another_tracer_of_lines_is_left_alone():
     """A debugger keeps its lines: nothing is put in its place, and it is told."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from types import SimpleNamespace
@@ -11,16 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.cuda_sync_time import observers
 from gpumagic.cuda_sync_time.observers import (
     CallWatcher,
-    SyncWatcher,
     Tracer,
     points_of,
     profile_of,
-    spans_of,
     with_costs,
 )
+from gpumagic.cuda_sync_time.records import Options
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.report.events import SpanKind, SyncCall, Trace, TraceSpan
 from gpumagic.report.places import CodeLine
@@ -48,12 +45,6 @@ def trace_of(*spans, length_s=float(LENGTH), **more):
     """A trace of these spans, put in order."""
     ordered = sorted(spans, key=lambda span: span.start_s)
     return Trace(tuple(ordered), length_s, **more)
-
-
-def kernel(start_s, end_s, *, kind=KERNEL, name="k", **more):
-    """A span of device 0, on stream 7 where nothing else is said."""
-    place = {"device": 0, "stream": 7} | more
-    return TraceSpan(name, kind, start_s, end_s, **place)
 
 
 def moments(spans):
@@ -87,23 +78,6 @@ def test_times_are_those_of_counting_moments(spans):
     }
 
 
-def test_kernels_are_in_the_order_of_their_time():
-    """Runs of one name are added up, and those with most time come first."""
-    spans = [
-        kernel(float(i), i + 0.01 * (i + 1), name=f"kernel {i:02}") for i in range(14)
-    ]
-    spans += [kernel(15.0, 15.5, name="copy", kind=COPY)] * 2
-
-    top = profile_of(trace_of(*spans)).kernels
-
-    assert len(top) == 15
-    assert (top[0].name, top[0].kind, top[0].times) == ("copy", "copy", 2)
-    assert top[0].total_s == pytest.approx(1.0)
-    assert top[0].longest_s == pytest.approx(0.5)
-    assert [each.name for each in top[1:3]] == ["kernel 13", "kernel 12"]
-    assert top[-1].name == "kernel 00"
-
-
 def test_what_another_thread_waits_for_once_the_code_has_ended_is_ours():
     """It is the code's thread that stands still meanwhile; earlier ones are told."""
     since_ns = time.time_ns()
@@ -112,7 +86,7 @@ def test_what_another_thread_waits_for_once_the_code_has_ended_is_ours():
         TraceSpan("cudaEventSynchronize", SpanKind.WAIT, start, start + 1, thread=1)
         for start in (ended_s - 2, ended_s + 2)
     ]
-    tracer = Tracer()
+    tracer = Tracer(Options(profile=True))
     tracer._tracing = SimpleNamespace(
         trace=lambda: trace_of(*waits, began_unix_ns=since_ns - round(ended_s * 1e9))
     )
@@ -134,37 +108,6 @@ CALLS = st.lists(
 )
 
 
-class Watched:
-    """A runtime whose host has waited once for a known time, and once for another."""
-
-    kind = "cuda"
-
-    @contextlib.contextmanager
-    def watch_syncs(self):
-        """Two calls, that ended 5 and 9 seconds after zero."""
-        seen = []
-        yield seen
-        seen += [
-            SyncCall("torch.cuda.synchronize()", FIRST, 2.0, ended_ns=5 * 10**9),
-            SyncCall(".item()", FIRST, None, ended_ns=9 * 10**9),
-        ]
-
-
-def test_waits_lie_where_they_ended():
-    """They count from the start of the run; what has no known cost has no length."""
-    watcher = SyncWatcher()
-    watcher.start(Watched())
-    watcher.all_idle(None)
-
-    spans = spans_of(watcher.calls("cuda"), started_ns=10**9)
-
-    assert [(each.name, each.start_s, each.end_s) for each in spans] == [
-        ("torch.cuda.synchronize()", 2.0, 4.0),
-        (".item()", 8.0, 8.0),
-    ]
-    assert watcher.calls("xpu") is None
-
-
 @settings(deadline=None, max_examples=50)
 @given(calls=CALLS)
 def test_nothing_is_lost(calls):
@@ -179,70 +122,6 @@ def test_nothing_is_lost(calls):
 
 
 # ------------------------------------------------------------------------- the trace
-
-
-class Traced:
-    """A device whose trace takes longer to be ended than a run may be traced."""
-
-    kind = "fake"
-
-    def __init__(self):
-        self.done = []
-        self.alarm = None
-
-    def make_alarm(self, after_s, call):
-        """One that rings when time passes, if somebody waits for it."""
-        self.alarm, self.after_s, self.call = False, after_s, call
-        return self
-
-    def set(self):
-        """From now on it rings."""
-        self.alarm = True
-
-    def off(self):
-        """It rings no more."""
-        self.alarm = False
-
-    def pass_time(self, seconds):
-        """Let the alarm ring, if it is time."""
-        if self.alarm and seconds > self.after_s:
-            self.call()
-            self.off()
-
-    @contextlib.contextmanager
-    def trace(self):
-        """It is its own trace."""
-        yield self
-        self.done.append("closed")
-
-    def begin(self):
-        """Write it down."""
-        self.done.append("begin")
-
-    def cut(self):
-        """Write it down."""
-        self.done.append("cut")
-        return True
-
-    def end(self):
-        """Write it down, and take a while."""
-        self.done.append("end")
-        self.pass_time(60)
-
-
-@pytest.mark.parametrize(("run_s", "cuts"), [(0.5, []), (2.0, ["cut"])])
-def test_only_a_run_that_takes_longer_is_cut(monkeypatch, run_s, cuts):
-    """The time that is traced at most is the run's: ending a trace may take longer."""
-    runtime = Traced()
-    monkeypatch.setattr(observers, "Alarm", runtime.make_alarm)
-    tracer = Tracer(most_s=1.0)
-    tracer.start(runtime)
-    tracer.begin()
-    runtime.pass_time(run_s)
-    tracer.all_idle(None)
-    tracer.close()
-
-    assert runtime.done == ["begin", *cuts, "end", "closed"]
 
 
 def test_a_wait_of_unknown_cost_has_that_of_the_read_it_is_part_of():

@@ -8,8 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
-from types import SimpleNamespace
 
 import pytest
 
@@ -32,10 +30,6 @@ ASSERT = "CUDA error: device-side assert triggered\nCompile with TORCH_USE_CUDA_
 
 class NoDriver:
     """A machine whose driver tells nothing."""
-
-    def inventory(self):
-        """Nothing."""
-        return SimpleNamespace(driver_version=None)
 
     def visible_devices(self):
         """Nothing."""
@@ -168,19 +162,23 @@ def test_a_device_that_the_cell_starts_is_found_at_the_end(device):
     assert report.syncs is None
 
 
-def test_a_device_that_is_broken_is_told_before_many_runs_and_before_races(device):
-    """As before one run: whose error it is, and what to do; the code does not run."""
+def test_a_device_that_is_broken_is_told_before_the_code_runs(device):
+    """Whose error it is, and what to do; and everything is as before."""
     device.error = RuntimeError(ASSERT)
     tools = Instruments(NoDriver, device)
     candidate = Candidate(Code("x"), lambda _: pytest.fail("the code has run"))
 
     for begin in (
+        OneRun(tools, Options(syncs=True, profile=True)).begin,
         lambda: bench.repeat(tools, candidate, Options()),
         lambda: bench.compare(tools, candidate, candidate, Options()),
         RaceRun(tools).begin,
     ):
-        with pytest.raises(DeviceError, match="earlier cell has left an error"):
+        with pytest.raises(DeviceError, match="earlier cell has left an error") as told:
             begin()
+        assert "TORCH_USE_CUDA_DSA" not in told.value.problem
+        assert "restart the kernel" in told.value.hint
+    assert set(device.log) <= {"wait"}
 
 
 # ------------------------------------------------------------------- the waits
@@ -247,18 +245,6 @@ def test_ctrl_c_comes_through_a_wait(device, start, stream, waiter):
 
 
 # ------------------------------------------------------------ broken devices
-
-
-def test_a_device_that_was_broken_before_is_told_before_the_code_runs(device):
-    """Nothing can be measured: two lines say so, and everything is as before."""
-    device.error = RuntimeError(ASSERT)
-    run = OneRun(Instruments(NoDriver, device), Options(syncs=True, profile=True))
-
-    with pytest.raises(DeviceError, match="device-side assert triggered") as caught:
-        run.begin()
-    assert "TORCH_USE_CUDA_DSA" not in caught.value.problem
-    assert "restart the kernel" in caught.value.hint
-    assert device.log in ([], ["wait"])
 
 
 def test_an_error_that_comes_to_light_at_the_end_is_handed_out(device, start):
@@ -354,41 +340,6 @@ def test_what_fails_before_the_code_runs_leaves_no_observer(device):
     with pytest.raises(DeviceError, match="device-side assert"):
         run.begin()
     assert device.log.count("watch no more") == device.log.count("trace no more") == 1
-
-
-@dataclass
-class SlowToAnswer(StandinDevice):
-    """An idle device on a clock of its own, each wait for which takes some time."""
-
-    waits_s: tuple[float, ...] = ()
-    clock_ns: int = 0
-
-    def now_ns(self):
-        """Moved by waits alone."""
-        return self.clock_ns
-
-    def synchronize(self):
-        """The next of the waits; none takes any time in the end."""
-        first, *rest = (*self.waits_s, 0.0)
-        self.clock_ns += round(first * 1e9)
-        self.waits_s = tuple(rest)
-
-
-@pytest.mark.parametrize(
-    ("waits_s", "is_told"), [((0.005, 0.0), True), ((0.005, 0.005), False)]
-)
-def test_a_slow_answer_of_an_idle_device_is_no_backlog(waits_s, is_told):
-    """Work of earlier cells is told; a wait that takes as long for nothing is not."""
-    # Given
-    run = OneRun(Instruments(NoDriver, SlowToAnswer(waits_s=waits_s)))
-
-    # When
-    run.begin()
-    run.end()
-    flags = run.report(Code("x")).flags
-
-    # Then
-    assert (FlagKind.BACKLOG in {flag.kind for flag in flags}) is is_told
 
 
 class LateAnswer(StandinDevice):

@@ -17,12 +17,6 @@ def request_of(line):
     return Options.of(options, typed="%%")
 
 
-@pytest.mark.parametrize("line", ["--repeat", "--repeat 5", "--vs base"])
-def test_whatever_speaks_of_samples_repeats(line):
-    """Each option that only makes sense for many runs asks for many runs."""
-    assert request_of(line).repeats
-
-
 def test_one_option_says_how_to_repeat():
     """How to wait, how many samples and how long stand behind `--repeat`."""
     one = request_of("--repeat=latency,100,300ms")
@@ -30,6 +24,7 @@ def test_one_option_says_how_to_repeat():
     assert (one.mode, one.samples, one.budget_s) == (Mode.LATENCY, 100, 0.3)
     assert request_of("--repeat throughput").mode is Mode.THROUGHPUT
     assert request_of("--trace run.json").traces
+    assert request_of("--vs base").repeats
 
 
 @pytest.mark.parametrize(

@@ -125,15 +125,6 @@ def test_warming_up_waits_for_a_clock_that_rises(runtime):
     assert FlagKind.UNSTEADY not in kinds(flags)
 
 
-def test_a_warm_up_that_never_becomes_steady_is_told(runtime):
-    """Code that becomes slower with each call is not steady in any time."""
-    body = runtime.code(lambda number: 2e-3 * 1.05**number)
-
-    _, flags = take(body, runtime, Options(budget_s=2), floor_s=FLOOR_S)
-
-    assert FlagKind.UNSTEADY in kinds(flags)
-
-
 def test_noise_is_not_taken_for_movement():
     """Stretches that differ by chance alone are no warning."""
     unsteady = 0
@@ -145,17 +136,6 @@ def test_noise_is_not_taken_for_movement():
         unsteady += FlagKind.UNSTEADY in kinds(flags)
 
     assert unsteady <= 3
-
-
-def test_steady_code_is_done_quickly(runtime):
-    """Equal samples have an interval without width at the first looks."""
-    samples, flags = take(
-        runtime.code(lambda _: 2e-3), runtime, Options(), floor_s=FLOOR_S
-    )
-
-    assert 10 <= len(samples.seconds) <= 12
-    assert samples.interval.low == samples.interval.high == samples.median_s
-    assert flags == ()
 
 
 @pytest.mark.parametrize("settles_in_s", [0.02, 0.1, 0.2])
@@ -259,20 +239,6 @@ def test_garbage_does_not_pile_up(runtime):
     assert max(most) < 50 * 300 / 4
 
 
-def test_memory_from_the_driver_during_samples_is_told(runtime):
-    """A sample in which the driver was asked for memory was not in a steady state."""
-    body = runtime.code(lambda _: 2e-3)
-
-    def taking(calls):
-        runtime.counters["num_device_alloc"] += 1
-        body(calls)
-
-    samples, flags = take(taking, runtime, Options(samples=9), floor_s=FLOOR_S)
-
-    assert len(samples.seconds) == 9
-    assert [f.amount for f in flags if f.kind is FlagKind.DRIVER_CALLS] == [9]
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 @pytest.mark.parametrize("at", [0, 5, 60])
 def test_an_interrupt_goes_through_and_leaves_all_idle(runtime, error, at):
@@ -289,17 +255,6 @@ def test_an_interrupt_goes_through_and_leaves_all_idle(runtime, error, at):
 
     assert runtime.busy_s == 0.0
     assert gc.isenabled()
-
-
-def test_an_error_of_the_device_does_not_hide_that_of_the_code(runtime):
-    """After a failed launch waiting fails as well, and says less."""
-
-    def body(_):
-        runtime.synchronize = lambda: 1 / 0
-        raise ValueError("mine")
-
-    with pytest.raises(ValueError, match="mine"):
-        take(body, runtime, Options(), floor_s=FLOOR_S)
 
 
 def test_a_slow_simulation_is_waited_for_until_it_says_something(monkeypatch):
@@ -436,34 +391,6 @@ def test_who_goes_second_is_not_what_is_measured():
     assert found.verdict is Verdict.CANNOT_TELL
     newer_second = [newer < base for base, newer in found.pairs]
     assert abs(sum(newer_second) / len(newer_second) - 0.5) < 0.05
-
-
-@pytest.mark.parametrize(
-    ("newer_s", "verdict"),
-    [
-        (0.5e-3, Verdict.FASTER),
-        (2e-3, Verdict.SLOWER),
-        (1.008e-3, Verdict.SAME),
-        (0.992e-3, Verdict.SAME),
-        (1.012e-3, Verdict.SLOWER),
-        (0.988e-3, Verdict.FASTER),
-    ],
-)
-def test_one_percent_is_the_limit(newer_s, verdict):
-    """However sure it is: less is the same, more is a difference."""
-    assert verdict_of([(1e-3, newer_s)] * 12).verdict is verdict
-
-
-def test_pairs_that_remember_are_worth_less():
-    """An effect that wanders slowly round none is not found to be one."""
-    wandering = [1.3 + 0.4 * math.sin(index / 12) for index in range(60)]
-
-    together = verdict_of([(1e-3, 1e-3 * each) for each in wandering])
-    random.Random(1).shuffle(wandering)
-    apart = verdict_of([(1e-3, 1e-3 * each) for each in wandering])
-
-    assert together.verdict is Verdict.CANNOT_TELL
-    assert apart.verdict is Verdict.SLOWER
 
 
 @settings(deadline=None, max_examples=100)

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from gpumagic.cuda_sync_time.answer_compare import ComparisonReport
-from gpumagic.cuda_sync_time.answer_repeat import RepeatedReport
 from gpumagic.cuda_sync_time.answer_run import BriefReport, TimingReport
 from gpumagic.cuda_sync_time.one_run import RaceReport
-from gpumagic.cuda_sync_time.records import FlagKind
 from gpumagic.report.robust import Verdict
 
 MATMUL = "y = x @ x"
@@ -64,17 +62,6 @@ def test_a_cell_is_timed_once_and_its_value_is_its_own(shell, shown):
     assert report.code.cell == 1
     assert report.setting.label == "simulated H100 SXM"
     assert report.run.elapsed_s > report.run.naive_s > 0
-
-
-def test_many_runs_are_many_and_are_counted(shell, shown):
-    """State accumulates, and the report says how often the body ran."""
-    run(shell, f"n = 0\n%cuda_sync_time -q {MATMUL}")
-
-    report = run(shell, f"%%cuda_sync_time --repeat 12 -o\n{MATMUL}\nn += 1")
-
-    assert isinstance(report, RepeatedReport)
-    assert len(report.samples.seconds) == 12
-    assert shell.user_ns["n"] == report.samples.runs
 
 
 DEEP = """
@@ -199,19 +186,6 @@ def test_every_cell_is_timed_until_it_is_switched_off(shell, shown):
     assert brief[0].timing.run.elapsed_s > brief[0].timing.run.naive_s
 
 
-def test_showing_a_value_is_not_timed_with_the_cell(shell, shown):
-    """Printing a tensor copies it; the clock of `on` has stopped by then."""
-    run(shell, "%cuda_sync_time on")
-    run(shell, "y = x @ x")
-    run(shell, "y = x @ x\ny")
-    run(shell, "%cuda_sync_time off")
-
-    plain, displayed = (
-        each.timing.run.elapsed_s for each in shown if isinstance(each, BriefReport)
-    )
-    assert displayed == pytest.approx(plain, rel=0.05)
-
-
 @pytest.mark.parametrize(
     ("cell", "problem"),
     [
@@ -267,19 +241,6 @@ def test_a_late_error_of_the_device_fails_the_cell(shell, shown, monkeypatch):
 
     assert "device-side assert" in str(done.error_in_exec)
     assert any("earlier" in note for note in done.error_in_exec.__notes__)
-
-
-def test_the_start_of_a_library_is_named(box):
-    """The first product of a process pays for cuBLAS, and the report says so; once."""
-    from gpumagic import cuda_sync_time
-
-    x = torch.ones(8, 8, device="sim:1")
-    first = cuda_sync_time.measure(lambda: x @ x)
-    second = cuda_sync_time.measure(lambda: x @ x)
-
-    (flag,) = (f for f in first.flags if f.kind is FlagKind.FIRST_USE)
-    assert (flag.names, flag.device) == (("cuBLAS",), 1)
-    assert FlagKind.FIRST_USE not in {f.kind for f in second.flags}
 
 
 GUESS = "torch.ones(1024, 1024, device='sim').sort()"

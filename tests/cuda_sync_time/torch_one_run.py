@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
 import torch
 
-import gpumagic
+from gpumagic.cuda_sync_time import measure
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun
 from gpumagic.cuda_sync_time.records import Bound, FlagKind, Options
 from gpumagic.devices.nvidia import open_driver
+from gpumagic.devices.opening import open_runtime
 from gpumagic.errors import GpuMagicError
+from gpumagic.report.events import DEVICE_KINDS
 from gpumagic.report.places import Code
-from gpumagic.simulator.engines import Engine
+from gpumagic.simulator.scheduler import Engine
+from tests.devices.traces import traced
 
 MS = 1_000_000
 OVERHEAD_S = 100e-6  # of launches and waits; far below the work of these tests
@@ -140,50 +144,6 @@ def test_a_first_use_is_waited_for_and_labelled(box):
     assert flag(report, FlagKind.FIRST_USE).device == 0
 
 
-def test_a_machine_that_goes_during_the_cell_leaves_the_host_s_time(box):
-    """With the simulated machine its clock has gone: the host's is told."""
-    torch.zeros(1, device="sim")
-    bench = Bench(box)
-
-    def switch_off():
-        time.sleep(0.002)
-        box.off()
-
-    report = bench.time(switch_off)
-
-    assert report.setting.kind == "cpu"
-    assert report.bound is Bound.HOST_ONLY
-    assert report.run.elapsed_s >= 0.002
-
-
-# ---------------------------------------------------------------------- flags
-
-
-@pytest.fixture
-def as_cuda():
-    """A bench on a simulated GPU that code calls "cuda", where graphs are captured."""
-    with gpumagic.simulate("h100", as_cuda=True) as box:
-        torch.zeros(1, device="cuda")
-        yield Bench(box)
-
-
-def test_a_capture_that_the_cell_leaves_open_is_left_alone(as_cuda):
-    """Nothing is waited for at the end either."""
-    x, graph = torch.ones(64, device="cuda"), torch.cuda.CUDAGraph()
-    block = torch.cuda.graph(graph)
-
-    def begin():
-        block.__enter__()
-        x.add_(1)
-
-    report = as_cuda.time(begin)
-    block.__exit__(None, None, None)
-    graph.replay()
-
-    assert flag(report, FlagKind.CAPTURING)
-    assert x[0].item() == 2
-
-
 # ------------------------------------------------------------------ observers
 
 
@@ -213,29 +173,6 @@ def test_a_profile_spans_the_run_to_the_nanosecond(bench):
     assert bench.time(lambda: None).profile is None
 
 
-# ------------------------------------------------------------ who was busy when
-
-
-def busy(report, device):
-    """When a device worked, in milliseconds."""
-    return [
-        (round(each.start_s * 1e3, 1), round(each.end_s * 1e3, 1))
-        for each in report.activity.spans
-        if each.device == device
-    ]
-
-
-def test_a_device_first_used_in_the_cell_is_in_the_picture(box):
-    """It has no events of before, and works all the same."""
-    torch.zeros(1, device="sim:0")
-
-    report = Bench(box).time(lambda: torch.ones(99, device="sim:1"))
-
-    (drawn,) = (each for each in report.drawing().parts if hasattr(each, "lanes"))
-    assert [lane.name for lane in drawn.lanes] == ["host", "sim:0", "sim:1"]
-    assert [len(lane.spans) for lane in drawn.lanes[1:]] == [0, 1]
-
-
 def test_a_folder_that_is_missing_stops_the_run_before_it_begins(bench, tmp_path):
     """Nothing has run when the error comes."""
     run = OneRun(
@@ -256,3 +193,81 @@ def test_nothing_of_it_draws_random_numbers_or_moves_counters(bench):
     after = torch.get_rng_state(), torch.sim.memory_stats(0), torch.sim.memory_stats(1)
     assert torch.equal(before[0], after[0])
     assert before[1:] == after[1:]
+
+
+# ------------------------------------------------------------------- time by line
+
+
+def step(weights, inputs):
+    """A small training step whose lines differ."""
+    hidden = inputs @ weights[0]
+    hidden = hidden.relu()
+    output = hidden @ weights[1]
+    loss = output.square().mean()
+    loss.backward()
+    return loss
+
+
+@pytest.fixture
+def weights(box):
+    """Two layers on the device, warm."""
+    made = [
+        torch.randn(*size, device="sim", requires_grad=True)
+        for size in ((2048, 2048), (2048, 16))
+    ]
+    step(made, torch.randn(256, 2048, device="sim"))
+    return made
+
+
+def measured(weights, calls=1):
+    """The report on the step, and its lines by how they begin."""
+    inputs = torch.randn(256, 2048, device="sim")
+
+    def run():
+        for _ in range(calls):
+            step(weights, inputs)
+
+    report = measure(run, lines=True)
+    return report, {each.line.source or "": each for each in report.lines}
+
+
+def test_all_that_the_device_did_is_in_the_lines(weights):
+    """The calling line has every kernel and copy, as long as the trace has them."""
+    report, lines = measured(weights)
+    work = [span for span in report.profile.spans if span.kind in DEVICE_KINDS]
+
+    calling = lines["step(weights, inputs)"]
+
+    assert calling.launches == len(work)
+    assert calling.device_s == pytest.approx(sum(s.end_s - s.start_s for s in work))
+
+
+def test_the_saved_file_is_whole_and_labelled(bench, tmp_path):
+    """Each span is an event with lane and microseconds, and lanes have names."""
+    small = torch.ones(64, 64, device="sim")
+    runtime, box = open_runtime("sim"), bench.box
+    runtime.synchronize()
+    path = tmp_path / "run.json"
+
+    taken = traced(runtime, lambda: small.exp().sum().item())
+    taken.save(path)
+
+    trace = taken.trace()
+    written = json.loads(path.read_text(encoding="utf-8"))
+    events = [event for event in written["traceEvents"] if event["ph"] == "X"]
+    named = {
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in written["traceEvents"]
+        if event["name"] == "thread_name"
+    }
+    assert len(events) == len(trace.spans)
+    for event, span in zip(events, trace.spans, strict=True):
+        assert event["name"] == span.name
+        assert event["cat"] == span.kind.value
+        assert event["ts"] == pytest.approx(span.start_s * 1e6)
+        assert event["dur"] == pytest.approx((span.end_s - span.start_s) * 1e6)
+        assert (event["pid"], event["tid"]) in named
+    device = {event["pid"] for event in events if event["cat"] == "kernel"}
+    assert device == {0}
+    assert all(box.label in name for name in named.values())
+    assert box.label.startswith("simulated")

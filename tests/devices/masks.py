@@ -20,15 +20,7 @@ _JUNK = "0123456789abcdefGPUMIgpumi-+,. /xX\t\u0661\u00e9\U0001f600\udc80"
 
 
 def masks(names: Sequence[str], count: int, seed: int) -> Iterator[str]:
-    """So many values, the same for a seed.
-
-    Args:
-        names: UUIDs of the machine's GPUs and slices, and old names of slices.
-
-        count: How many.
-
-        seed: What the choice depends on.
-    """
+    """So many values, the same for a seed, from names of GPUs and slices."""
     chance = random.Random(seed)  # noqa: S311 -- to be repeated, not to be secret
     for _ in range(count):
         yield _list(chance, names) if chance.random() < 0.95 else _junk(chance)

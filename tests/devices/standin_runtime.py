@@ -63,36 +63,16 @@ class Event:
 
 @dataclass
 class StandinDevice(CpuRuntime):
-    """A `Runtime` with one device, two streams, and whatever is asked of it by a test.
-
-    Attributes:
-        host: The time by which its work is done.
-
-        error: What each wait and question of the device raises, once it is set.
-
-        has_events: Whether events can be recorded; XPU and MPS may not.
-
-        log: What was done with it, in order.
-
-        polls: How often it was asked whether an event is reached.
-
-        waited_by: The names of the threads that made a wait of the whole device.
-
-        asked_by: The names of the threads that waited, or asked for an event.
-    """
+    """A `Runtime` with one device, two streams, and whatever a test asks of it."""
 
     kind: str = "cuda"
     simulated: bool = False
     in_use: bool = True
     has_events: bool = True
-    error: BaseException | None = None
-    unwatchable: BaseException | None = None
-    untraceable: BaseException | None = None
+    error: BaseException | None = None  # what each wait and question raises
     stats: dict[str, int] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
-    polls: int = 0
-    waited_by: list[str] = field(default_factory=list)
-    asked_by: set[str] = field(default_factory=set)
+    asked_by: set[str] = field(default_factory=set)  # threads that waited
     host: HostTime = field(default_factory=HostTime)
     main: Stream = field(default_factory=Stream)
     side: Stream = field(default_factory=lambda: Stream(7))
@@ -137,7 +117,6 @@ class StandinDevice(CpuRuntime):
         return Event((stream or self.main).until)
 
     def reached(self, event):
-        self.polls += 1
         self._fail()
         self.asked_by.add(threading.current_thread().name)
         return self._is_over(event)
@@ -153,7 +132,6 @@ class StandinDevice(CpuRuntime):
 
     def synchronize(self):
         self.log.append("wait")
-        self.waited_by.append(threading.current_thread().name)
         self.asked_by.add(threading.current_thread().name)
         self._fail()
         while self.at_work:
@@ -165,8 +143,6 @@ class StandinDevice(CpuRuntime):
 
     @contextlib.contextmanager
     def watch_syncs(self):
-        if self.unwatchable is not None:
-            raise self.unwatchable
         seen = []
         self.log.append("watch")
         try:
@@ -177,8 +153,6 @@ class StandinDevice(CpuRuntime):
 
     @contextlib.contextmanager
     def trace(self):
-        if self.untraceable is not None:
-            raise self.untraceable
         self.log.append("trace")
         try:
             yield StandinTracing(self)

@@ -6,8 +6,6 @@ import signal
 import threading
 import time
 
-import pytest
-
 from gpumagic.devices.waiting import Alarm
 
 PATIENCE_S = 30
@@ -30,19 +28,6 @@ def test_it_rings_once_in_the_main_thread():
     sum(range(1_000_000))  # time enough for a second one
 
     assert rung == [threading.main_thread()]
-
-
-def test_ctrl_c_in_between_is_not_lost():
-    """It was pressed for the code that runs, and ends that."""
-
-    def interrupted():
-        raise KeyboardInterrupt
-
-    alarm = Alarm(0.01, interrupted)
-    alarm.set()
-    with pytest.raises(KeyboardInterrupt):
-        until([])
-    alarm.off()
 
 
 def test_signals_are_as_they_were():

@@ -7,47 +7,24 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.devices import around_cell
-from gpumagic.devices.around_cell import AroundCell, CellRuntime, Observer, Trouble
+from gpumagic.devices.around_cell import AroundCell, Observer, Trouble
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.errors import GpuMagicError
 from tests.devices.standin_runtime import HostTime, StandinDevice
+
+STEPS = ("look_before", "start", "begin", "all_idle", "look_after", "close")
 
 
 class Noting(Observer):
-    """Notes each call; one that refuses does so when it is to start."""
+    """Notes each call."""
 
-    def __init__(self, name, log, *, refuses=False):
-        self.name, self.log, self.refuses = name, log, refuses
+    def __init__(self, name, log):
+        for step in STEPS:
+            setattr(self, step, self.noting(f"{step} {name}", log))
 
-    def note(self, what):
-        """One more call."""
-        self.log.append(f"{what} {self.name}")
-
-    def look_before(self, runtime):
-        """Noted."""
-        self.note("look before")
-
-    def start(self, runtime):
-        """Noted, or refused."""
-        self.note("start")
-        if self.refuses:
-            raise GpuMagicError("no", "try another")
-
-    def begin(self):
-        """Noted."""
-        self.note("begin")
-
-    def all_idle(self, unwaited):
-        """Noted."""
-        self.note("all idle")
-
-    def look_after(self, runtime, *, idle):
-        """Noted."""
-        self.note("look after")
-
-    def close(self):
-        """Noted."""
-        self.note("close")
+    @staticmethod
+    def noting(what, log):
+        """Adds one line."""
+        return lambda *_, **__: log.append(what)
 
 
 def test_each_step_is_made_by_all_observers_before_the_next():
@@ -58,8 +35,7 @@ def test_each_step_is_made_by_all_observers_before_the_next():
     around.begin()
     ended = around.end(error=ValueError("so"))
 
-    steps = ("look before", "start", "begin", "all idle", "look after")
-    expected = [f"{step} {who}" for step in steps for who in ("tracer", "watcher")]
+    expected = [f"{step} {who}" for step in STEPS[:-1] for who in ("tracer", "watcher")]
     assert log == [*expected, "close watcher", "close tracer"]
     assert ended.failed == "ValueError: so"
     assert not ended.uses_device
@@ -73,46 +49,6 @@ def device(monkeypatch):
     device = StandinDevice()
     yield device
     device.rest()
-
-
-@pytest.fixture
-def swap(monkeypatch):
-    """Switches another simulated machine on, or off."""
-
-    def swap(box):
-        monkeypatch.setattr(around_cell, "simulated_box", lambda: box)
-
-    swap(None)
-    return swap
-
-
-@pytest.mark.parametrize("in_use", [True, False])
-def test_a_runtime_is_looked_for_again_until_a_device_is_in_use(device, in_use):
-    """The cell may start a better one; what is in use is not opened twice."""
-    device.in_use = in_use
-    opened = []
-    cell = CellRuntime(lambda: opened.append(1) or device)
-
-    assert cell.begin() is cell.now() is device
-
-    assert len(opened) == (1 if in_use else 2)
-
-
-@pytest.mark.parametrize("box", [None, object()])
-def test_after_a_swap_of_the_machine_the_time_is_the_hosts(device, swap, box):
-    """A clock that began in mid-cell says nothing, whatever is there in the end."""
-    device.simulated = True
-    device.host.sleep(1.0)  # at the same moment the two clocks differ
-    swap(box)
-    around = AroundCell(CpuRuntime, after_swap=lambda: device)
-    around.begin()
-
-    swap(object())
-    ended = around.end()
-
-    assert ended.found is ended.runtime is device
-    assert device.log == ["wait"]
-    assert 0 < ended.elapsed_s == ended.host_s < 0.5
 
 
 def test_who_does_not_wait_after_an_error_tells_that_to_all(device):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,47 +60,6 @@ def test_each_copy_is_noted_with_line_bytes_and_way():
     assert [each.non_blocking for each in seen] == [False, True, False, True]
     assert not any(each.pinned for each in seen)
     assert all(each.held_s > 0 for each in seen)
-
-
-def test_a_copy_in_two_parts_is_told_by_the_part_that_goes_over(monkeypatch):
-    """A conversion on the host comes first: what it has made is what is sent."""
-    small, large = torch.ones(4, dtype=torch.uint8), torch.ones(4)
-    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda each: each is small)
-    watch = watched()
-    with watch as seen:
-        kernel = seen_by(watch)
-        general = kernel._call
-
-        def in_two(key, target, source, *ways):
-            if source is not small:
-                return general(key, target, source, *ways)
-            converted = torch.empty(4)
-            general(key, converted, source)
-            return target.copy_(converted, *ways)
-
-        kernel._call = in_two
-        large.copy_(small)
-
-    assert [(each.nbytes, each.pinned) for each in seen] == [(16, False)]
-
-
-def seen_by(watch):
-    """The kernel of a watch that was entered."""
-    return watch.gen.gi_frame.f_locals["kernel"]
-
-
-def test_copies_of_other_threads_have_the_line_of_their_code():
-    """A thread that prefetches is seen at the line of the function that it runs."""
-
-    def prefetch():
-        torch.zeros(2).copy_(torch.ones(2))
-
-    with watched() as seen:
-        thread = threading.Thread(target=prefetch)
-        thread.start()
-        thread.join()
-
-    assert sources(seen) == ["torch.zeros(2).copy_(torch.ones(2))"]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

@@ -88,9 +88,3 @@ def test_numbers_that_count_by_speed_are_never_called_certain(order):
     assert found["wrong"] == found["unexplained"] == []
     assert found["certain"] > 0.6
     assert found["differing"] > 0.1  # the order by speed is another one there
-
-
-# ---------------------------------------------------------------- torch's own reader
-
-
-# How torch reads an entry that every driver reads as we do.

@@ -75,19 +75,3 @@ def test_blocks_that_overlap(core, first):
     assert getattr(core, NAME) is before
     assert len(readers[first].seen) == 2
     assert len(readers[1 - first].seen) == 4
-
-
-def test_who_has_replaced_it_meanwhile_keeps_theirs(core):
-    """Neither is taken out what somebody else has put in, nor does ours do harm."""
-    reader = Reader()
-    with watch_resets(reader.around):
-        inner = getattr(core, NAME)
-
-        def theirs(device):
-            return inner(device)
-
-        setattr(core, NAME, theirs)
-
-    assert getattr(core, NAME) is theirs
-    assert theirs(3) == "done"
-    assert (core.calls, reader.seen) == ([3], [])

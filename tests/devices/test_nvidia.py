@@ -6,10 +6,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.devices.nvidia import NvidiaDriver, StartProbe
+from gpumagic.devices import nvidia
+from gpumagic.devices.nvidia import NvidiaDriver, StartProbe, why_no_cuda
+from gpumagic.devices.nvml import same_uuid
 from gpumagic.devices.protocols import Initialisation
-from tests.devices.probing import NOTHING_LOADED, PREPARE
+from tests.devices.standin_torch import Machine, torch_with
 from tests.fakes.run import run_python
+
+PREPARE = """
+    import ctypes, json, os, sys
+    from gpumagic.devices.nvidia import NvidiaDriver, StartProbe, mapped_library
+
+    def initialise():
+        return ctypes.CDLL("libcuda.so.1").cuInit(0)
+
+    def show(*found):
+        print(json.dumps([each if isinstance(each, (str, int, bool, type(None), list))
+                          else each.to_dict() for each in found]), flush=True)
+"""
+NOTHING_LOADED = {"load": (), "install": ("nvml", "libcuda")}
 
 
 def state(name, **known):
@@ -20,26 +35,6 @@ def state(name, **known):
 
 
 # ---------------------------------------------------------------- before cuInit
-
-
-def test_asking_never_loads_the_driver():
-    """An installed driver that nobody has loaded is still not loaded afterwards."""
-    run = run_python(
-        PREPARE
-        + """
-    before = mapped_library()
-    found = NvidiaDriver().cuda_state()
-    after = mapped_library()
-    show(found, before, after, initialise())
-    """,
-        load=(),
-        install=("nvml", "libcuda"),
-    )
-
-    found, before, after, could_be_loaded = run.json()
-    assert found == state("not loaded")
-    assert (before, after) == (None, None)
-    assert could_be_loaded == 0
 
 
 def test_nothing_of_ours_calls_cuinit():
@@ -156,13 +151,111 @@ def test_the_short_question_follows_cuda_from_nothing_to_its_start():
     ]
 
 
-# ---------------------------------------------------------------- where it cannot tell
+# --------------------------------------------------- once somebody has started it
 
 
-def test_a_system_that_cannot_tell_what_is_loaded_is_unknown(monkeypatch):
-    """Windows has no such question; the probe says so instead of guessing."""
-    monkeypatch.delattr(os, "RTLD_NOLOAD")
+SHOW = """
+    def visible(driver):
+        found = driver.visible_devices()
+        return None if found is None else [each.to_dict() for each in found]
+"""
 
-    assert NvidiaDriver().cuda_started() is None
-    assert NvidiaDriver().visible_devices() is None
-    assert NvidiaDriver().cuda_state().state is Initialisation.UNKNOWN
+
+def test_what_cuda_shows_is_told_in_its_own_order():
+    """cuda:0 is the first that was named at the start, whatever is set later."""
+    run = run_python(
+        PREPARE
+        + SHOW
+        + """
+    driver = NvidiaDriver()
+    initialise()
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+    show(visible(driver))
+    """,
+        env={"CUDA_VISIBLE_DEVICES": "2,1"},
+    )
+
+    (found,) = run.json()
+    assert found == [
+        {
+            "name": "NVIDIA H100 80GB HBM3",
+            "uuid": "22222222-cccc-4ccc-8ccc-222222222222",
+            "pci_address": "0000:86:00.0",
+        },
+        {
+            "name": "NVIDIA H100 80GB HBM3",
+            "uuid": "11111111-bbbb-4bbb-8bbb-111111111111",
+            "pci_address": "0000:3b:00.0",
+        },
+    ]
+
+
+def test_a_slice_shows_its_own_uuid_and_the_address_of_its_gpu():
+    """A slice is told apart from its GPU by the UUID alone."""
+    run = run_python(
+        PREPARE + SHOW + "    initialise(); show(visible(NvidiaDriver()))",
+        scenario="mig_with_holes",
+        env={"CUDA_VISIBLE_DEVICES": "2"},
+    )
+
+    ((found,),) = run.json()
+    assert found["uuid"] == "aaaa1111-2222-4333-8444-555566667777"
+    assert found["pci_address"] == "0000:86:00.0"
+
+
+# ---------------------------------------------------------------- in which form
+
+
+BARE = "aaaa1111-2222-4333-8444-555566667777"
+
+
+@pytest.mark.parametrize(
+    ("nvml_uuid", "bare", "same"),
+    [
+        (f"GPU-{BARE}", BARE, True),
+        (f"MIG-{BARE}", BARE, True),
+        (f"GPU-{BARE.upper()}", BARE, True),
+        (f"GPU-{BARE}", BARE[:-1], False),
+        (f"MIG-GPU-{BARE}/1/0", BARE, False),
+        (None, BARE, False),
+        (f"GPU-{BARE}", None, False),
+    ],
+)
+def test_uuids_of_both_libraries_are_compared_whole(nvml_uuid, bare, same):
+    """The sort of thing is no part of the comparison, and unknown equals nothing."""
+    assert same_uuid(nvml_uuid, bare) is same
+
+
+# ------------------------------------------------------- whether CUDA can be used
+
+
+@pytest.fixture
+def untouched_driver(monkeypatch):
+    """These tests decide for themselves what the driver of this machine is like."""
+    monkeypatch.setattr(nvidia, "driver_initialised", lambda: False)
+    monkeypatch.setattr(nvidia, "_driver_installed", lambda _: False)
+
+
+@pytest.mark.usefixtures("untouched_driver")
+def test_where_nvml_cannot_count_an_installed_driver_decides(monkeypatch):
+    """On MIG or Jetson nobody can count without starting: the driver is trusted."""
+    machine = Machine()
+    torch = torch_with(cuda=machine)
+    torch.cuda._device_count_nvml = lambda: -1
+    assert why_no_cuda(torch) == "no GPU driver is installed"
+
+    monkeypatch.setattr(nvidia, "_driver_installed", lambda _: True)
+    assert why_no_cuda(torch) is None
+
+    torch.cuda._device_count_nvml = None  # a torch that has renamed it
+    assert why_no_cuda(torch) is None
+    assert machine.reached_driver == []
+
+
+def test_once_cuda_is_initialised_its_own_count_decides(monkeypatch):
+    """NVML sees a GPU that this CUDA cannot use, as with a driver too old for it."""
+    monkeypatch.setattr(nvidia, "driver_initialised", lambda: True)
+    torch = torch_with(cuda=Machine())
+    torch._C._cuda_getDeviceCount = lambda: 0
+
+    assert "sees no GPU" in why_no_cuda(torch)

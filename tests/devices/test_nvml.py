@@ -1,11 +1,18 @@
-"""The inventory, read by the real pynvml from fake NVIDIA libraries."""
+"""Inventory and loads, read by the real pynvml from fake NVIDIA libraries."""
 
+import gc
+import os
 from textwrap import dedent
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from gpumagic.devices import nvml
+from gpumagic.devices.nvml import count_others
 from tests.fakes.build import SCENARIOS
-from tests.fakes.run import REPOSITORY, run_python
+from tests.fakes.run import run_python
 
 READ = """
     import json
@@ -13,6 +20,7 @@ READ = """
     print(json.dumps(read_inventory().to_dict()))
 """
 MIB = 2**20
+COMPUTING = tuple(f"nvmlDeviceGetComputeRunningProcesses_v{each}" for each in (2, 3))
 MEMORY = {f"memory_{part}_bytes" for part in ("total", "free", "used", "reserved")}
 
 
@@ -107,17 +115,6 @@ def test_what_is_not_supported_is_unknown_and_never_zero():
     assert gpu["processes"] is None
 
 
-def test_a_gpu_without_permission_is_still_a_row():
-    """A GPU that this user may not open is listed with the reason, others in full."""
-    denied, usable = inventory("no_permission")["gpus"]
-
-    assert (denied["index"], denied["uuid"]) == (0, None)
-    assert "may not use" in denied["problem"]
-    assert denied["hint"]
-    assert (usable["index"], usable["problem"]) == (1, None)
-    assert usable["memory_total_bytes"] == 81559 * MIB
-
-
 def test_a_lost_gpu_is_still_a_row_with_what_is_known_of_it():
     """A GPU lost before or during the session says so; it keeps its name if known."""
     fine, lost_before, lost_since = inventory("gpu_lost")["gpus"]
@@ -141,32 +138,13 @@ def sound():
     ("functions", "fields"),
     [
         (("nvmlDeviceGetName",), {"name"}),
-        (("nvmlDeviceGetUUID",), {"uuid"}),
-        (("nvmlDeviceGetPciInfo_v3",), {"pci_address"}),
         (("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"), MEMORY),
-        (("nvmlDeviceGetUtilizationRates",), {"utilisation_share"}),
         (("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"), {"temperature_c"}),
-        (("nvmlDeviceGetPowerUsage",), {"power_w"}),
-        (("nvmlDeviceGetCudaComputeCapability",), {"compute_capability"}),
-        (("nvmlDeviceGetComputeMode",), {"compute_mode"}),
-        (
-            (
-                "nvmlDeviceGetComputeRunningProcesses_v2",
-                "nvmlDeviceGetComputeRunningProcesses_v3",
-            ),
-            {"processes"},
-        ),
-        (
-            (
-                "nvmlDeviceGetGraphicsRunningProcesses_v2",
-                "nvmlDeviceGetGraphicsRunningProcesses_v3",
-            ),
-            set(),
-        ),
+        (COMPUTING, {"processes"}),
         (("nvmlDeviceGetMigMode",), {"mig_enabled"}),
     ],
 )
-@pytest.mark.parametrize("code", [3, 10, 999])
+@pytest.mark.parametrize("code", [3, 999])
 def test_a_call_that_fails_costs_its_own_field_only(
     tmp_path, sound, functions, fields, code
 ):
@@ -234,21 +212,6 @@ def test_a_missing_pynvml_is_a_problem():
     assert found["absent"] is False
 
 
-def test_a_foreign_or_outdated_pynvml_is_named(tmp_path):
-    """A module of that name without MIG is refused: it would hide slices."""
-    (tmp_path / "pynvml.py").write_text(
-        "class NVMLError(Exception): pass\n"
-        "nvmlInit = nvmlShutdown = nvmlDeviceGetCount = 1\n"
-        "nvmlDeviceGetHandleByIndex = 1\n"
-    )
-
-    found = inventory("one_gpu", env={"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"})
-
-    assert str(tmp_path / "pynvml.py") in found["problem"]
-    assert "lacks nvmlDeviceGetMigMode" in found["problem"]
-    assert "nvidia-ml-py" in found["hint"]
-
-
 def test_nvml_is_left_as_it_was():
     """What we start we stop, also after a failure; what the user started goes on."""
     run = run_python("""
@@ -279,3 +242,158 @@ def test_nvml_is_left_as_it_was():
     """)
 
     assert run.json() == [None, 4, None]
+
+
+# ---------------------------------------------------------------- how busy it is
+
+
+START = """
+    import ctypes, json, sys
+    from gpumagic.devices import nvml
+    from gpumagic.devices.now import loads
+    from gpumagic.devices.nvidia import NvidiaDriver
+
+    class Runtime:
+        kind = "cuda"
+
+        def started(self):
+            return True
+
+        def devices_in_use(self):
+            return in_use
+
+    def ask(driver=NvidiaDriver()):
+        found = loads(driver, Runtime())
+        return {device: load.to_dict() for device, load in found.items()}
+
+    cuda = ctypes.CDLL("libcuda.so.1")
+    nvml.in_container = lambda: False
+    in_use = (0, 1)
+"""
+
+
+def told(code, scenario="four_gpus", **options):
+    """The last line of a snippet that runs on a fake machine."""
+    return run_python(dedent(START) + dedent(code), scenario=scenario, **options).json()
+
+
+# ---------------------------------------------------------------- by NVML
+
+
+def test_loads_go_by_the_numbers_of_this_process():
+    """What CUDA calls 0 may be NVML's GPU 2; the load is that of the same card."""
+    found = told(
+        "cuda.cuInit(0); print(json.dumps(ask()))", env={"CUDA_VISIBLE_DEVICES": "2,0"}
+    )
+
+    assert [found[device]["index"] for device in "01"] == [2, 0]
+    assert found["1"] == {
+        "index": 0,
+        "uuid": "GPU-11111111-aaaa-4aaa-8aaa-111111111111",
+        "limiters": ["power limit"],
+        "other_processes": 1,
+        "pci_address": "0000:18:00.0",
+    }
+    assert found["0"]["limiters"] == []
+    assert found["0"]["other_processes"] == 2
+
+
+def test_in_a_container_this_process_is_one_of_those_listed():
+    """Foreign numbers hide which one; where nobody is listed nothing is known."""
+    found = told(
+        """
+        nvml.in_container = lambda: True
+        cuda.cuInit(0)
+        in_use = (0, 1, 2)
+        print(json.dumps(ask()))
+        """,
+        "container_foreign_pids",
+    )
+
+    assert [found[device]["other_processes"] for device in "012"] == [0, None, 0]
+
+
+def test_a_slice_has_the_load_of_its_gpu_and_no_processes(tmp_path):
+    """What the driver lists is of all slices, so nothing is said of this one."""
+    text = (SCENARIOS / "mig_with_holes.txt").read_text()
+    file = tmp_path / "scenario.txt"
+    file.write_text(text.replace("slice=hole\n", "process=compute 77 5\n", 1))
+
+    load = told(
+        "cuda.cuInit(0); in_use = (0,); print(json.dumps(ask()))",
+        file,
+        env={"CUDA_VISIBLE_DEVICES": "MIG-aaaa1111-2222-4333-8444-555566667777"},
+    )["0"]
+
+    assert load["index"] == 2
+    assert load["other_processes"] is None
+
+
+def test_nvml_stays_open_only_as_long_as_the_driver_lives():
+    """Between two looks NVML is open once more; after them it is as it was."""
+    found = told("""
+        import gc, pynvml
+        cuda.cuInit(0)
+
+        def is_open():
+            try:
+                return pynvml.nvmlDeviceGetCount() > 0
+            except pynvml.NVMLError_Uninitialized:
+                return False
+
+        driver = NvidiaDriver()
+        seen = [bool(ask(driver)), is_open(), bool(ask(driver))]
+        del driver
+        gc.collect()
+        print(json.dumps([*seen, is_open()]))
+    """)
+
+    assert found == [True, True, True, False]
+
+
+# ---------------------------------------------------------------- bits and numbers
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    pids=st.lists(st.integers(0, 9), max_size=5),
+    own_pid=st.integers(1, 9),
+    in_container=st.booleans(),
+)
+def test_others_are_never_more_than_are_listed(pids, own_pid, in_container):
+    """One is taken off exactly where this process is known to be among them."""
+    others = count_others(pids, own_pid=own_pid, in_container=in_container)
+
+    if not pids:
+        assert others is None
+    else:
+        assert others == len(pids) - (own_pid in pids or in_container)
+
+
+# ---------------------------------------------------------------- by device number
+
+
+@pytest.mark.parametrize(("is_child", "closings"), [(False, 2), (True, 1)])
+def test_a_forked_child_does_not_close_what_its_parent_has_opened(
+    monkeypatch, is_child, closings
+):
+    """NVML counts who has opened it: each opening is closed once, by who made it."""
+    # Given a reader that keeps NVML open
+    calls = []
+    module = SimpleNamespace(
+        nvmlInit=lambda: calls.append("open"),
+        nvmlShutdown=lambda: calls.append("close"),
+    )
+    monkeypatch.setattr(nvml, "load_pynvml", lambda: module)
+    reader = nvml.LoadReader()
+    reader.read(())
+    assert calls == ["open", "open", "close"]
+
+    # When it goes, here or in a child
+    pid = os.getpid() + is_child
+    monkeypatch.setattr(os, "getpid", lambda: pid)
+    del reader
+    gc.collect()
+
+    # Then
+    assert calls.count("close") == closings

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from gpumagic.devices import nvidia
 from gpumagic.devices.accelerator import CudaRuntime
 from gpumagic.devices.opening import open_runtime
-from gpumagic.errors import DeviceError, MissingPackage
-from tests.devices.standin_torch import DeviceModule, Machine, torch_with
+from gpumagic.errors import DeviceError
+from tests.devices.standin_torch import Machine, torch_with
 
 
 @pytest.fixture(autouse=True)
@@ -41,16 +38,6 @@ def test_an_accelerator_that_was_started_comes_first():
     assert runtime.kind == "xpu"
 
 
-def test_a_backend_that_an_extension_has_registered():
-    """A kind that torch does not know by itself is found under its own name."""
-    torch = torch_with()
-    torch._C._get_privateuse1_backend_name = lambda: "npu"
-    torch.npu = DeviceModule(Machine())
-
-    assert open_runtime("npu", torch=torch).kind == "npu"
-    assert open_runtime(torch=torch).kind == "npu"
-
-
 def test_a_missing_device_has_a_reason_for_each_kind():
     """The error lists what was tried, and the hint what is there."""
     with pytest.raises(DeviceError) as caught:
@@ -62,32 +49,3 @@ def test_a_missing_device_has_a_reason_for_each_kind():
         'sim: not switched on: gpumagic.simulate("h100") does that; cpu: there)'
     )
     assert caught.value.hint == "to use what is there, say mps, cpu"
-
-
-def test_without_torch_the_error_is_a_command_to_run(monkeypatch):
-    """The hint installs torch for this very Python."""
-    monkeypatch.setitem(sys.modules, "torch", None)
-
-    with pytest.raises(MissingPackage) as caught:
-        open_runtime()
-
-    assert caught.value.hint == f"{sys.executable} -m pip install torch"
-
-
-def test_nothing_is_simulated_unless_asked_for():
-    """Without a simulation the best device is a real one, and "sim" is refused."""
-    code = (
-        "import torch, gpumagic\n"
-        "from gpumagic.devices.opening import open_runtime\n"
-        "print(open_runtime().kind, gpumagic.device().type)\n"
-        "try: open_runtime('sim')\n"
-        "except gpumagic.errors.DeviceError as error: print(error)"
-    )
-
-    said = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
-
-    first, problem, _ = said.splitlines()
-    assert "sim" not in first
-    assert "sim: not switched on" in problem

@@ -102,17 +102,6 @@ def test_everything_is_as_before(torch):
     assert all(one != other for one, other in zip(during, before, strict=True))
 
 
-def test_other_warnings_reach_the_user(torch):
-    """What has nothing to do with waits is shown as it would have been."""
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("always")
-        with watch_syncs(torch, "cuda"):
-            warnings.warn("mind the gap", stacklevel=1)
-            Tensor(torch).item()
-
-    assert [str(each.message) for each in shown] == ["mind the gap"]
-
-
 def test_a_hook_that_outlives_the_block_is_harmless(torch, monkeypatch):
     """Logging keeps what it replaced, puts it back, and it still shows warnings."""
     shown = []

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -149,23 +148,6 @@ def test_a_failing_device_does_not_keep_the_profiler_running(monkeypatch, square
     assert names(traced(square.cos).trace()) == ["aten::cos"]
 
 
-def test_it_can_be_cut_in_the_middle(square, tmp_path):
-    """What comes later is neither kept nor in the window, and what came is told."""
-    with tracing.trace(torch, "cpu") as taken:
-        taken.begin()
-        square.cos()
-        assert taken.cut()
-        assert not torch.autograd._profiler_enabled()
-        square.sin()
-        time.sleep(0.05)
-        taken.end()
-    taken.save(tmp_path / "run.json")
-
-    assert names(taken.trace()) == ["aten::cos"]
-    assert taken.trace().is_cut
-    assert taken.trace().length_s < 0.05
-
-
 def test_nothing_stays(square, monkeypatch, tmp_path):
     """Random numbers, variables, temporary files, threads: all as before."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -181,21 +163,6 @@ def test_nothing_stays(square, monkeypatch, tmp_path):
     assert dict(os.environ) == variables
     assert list(tmp_path.iterdir()) == []
     assert set(threading.enumerate()) <= threads  # one of another test may have ended
-
-
-def test_nothing_is_printed():
-    """Kineto's own lines go to file descriptor 2, where notebooks show them."""
-    code = (
-        "import torch; from gpumagic.devices import tracing\n"
-        "for _ in range(2):\n"
-        "    with tracing.trace(torch, 'cpu') as t:\n"
-        "        t.begin(); torch.ones(2); t.end()\n"
-    )
-    variables = {k: v for k, v in os.environ.items() if k != "KINETO_LOG_LEVEL"}
-
-    run = in_a_process(code, variables)
-
-    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("asked_for", [False, True])
@@ -330,32 +297,6 @@ def test_kernels_that_were_lost_are_a_problem(
     assert names(trace, SpanKind.KERNEL) == ["k"]
     assert (trace.problem is not None) is all_lost
     assert "restart the kernel" in (trace.hint or "restart the kernel")
-
-
-def test_operators_are_counted_as_torch_counts_them():
-    """Names, calls and the order by own time are those of torch's own table."""
-    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU())
-    inputs = torch.randn(4, 8)
-
-    def work():
-        for _ in range(3):
-            net(inputs).sum().backward()
-
-    work()
-    with tracing.trace(torch, "cpu") as ours:
-        ours.begin()
-        work()
-        ours.end()
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities) as theirs:
-        work()
-
-    counted = {each.key: each.count for each in theirs.key_averages()}
-    found = {each.name: each.count for each in ours.trace().operators}
-    shared = {name for name in counted if name.startswith("aten::")}
-    assert {name: found.get(name) for name in shared} == {
-        name: counted[name] for name in shared
-    }
 
 
 @pytest.mark.parametrize(

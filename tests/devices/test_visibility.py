@@ -99,7 +99,6 @@ def test_a_reason_names_the_entry_that_decided(mask, reason):
         (M1[:9], (), "otherwise"),
         (M1.upper(), (), "otherwise"),
         (f"MIG-{UUIDS[2]}/2/0", (), "otherwise"),
-        (f"{M0},MIG-x,{M0}", (M0,), "repetition"),
     ],
 )
 def test_slices_are_uncertain_where_drivers_are_not_known(mask, uuids, why):
@@ -108,15 +107,6 @@ def test_slices_are_uncertain_where_drivers_are_not_known(mask, uuids, why):
 
     assert (found.uuids, found.certain) == (uuids, False)
     assert why in " ".join(found.reasons)
-
-
-def test_an_old_driver_knows_slices_by_their_old_names():
-    """Where the driver itself gives the old name, that is the slice's own."""
-    old = f"MIG-{UUIDS[2]}/1/0"
-    gpu = replace(SLICED, mig=(MigSlice(old, None, None, None),))
-
-    assert visible(old, [gpu]).uuids == (old,)
-    assert visible(old, [gpu]).certain
 
 
 # ---------------------------------------------------------------- a second reader

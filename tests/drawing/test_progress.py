@@ -57,7 +57,6 @@ def run(clock, *steps, total=40, begins_after_s=0, error=None):
 @pytest.mark.parametrize(
     ("options", "steps", "shown"),
     [
-        ({}, [(0, 40)], ["Timing: 0 %, 0 of 40", "gone"]),
         (
             {},
             [(2, 10, "matmul")],
@@ -79,12 +78,11 @@ def run(clock, *steps, total=40, begins_after_s=0, error=None):
                 "gone",
             ],
         ),
-        # What is soon over is never shown; what is long from its second second on.
-        ({"begins_after_s": 2}, [(1.9, 38)], []),
+        # What is soon over is never shown, nor what is stopped soon.
         (
-            {"total": None, "begins_after_s": 2},
-            [(2, 0.5)],
-            ["Timing: 50.0 %, an estimated 2.00 s left", "gone"],
+            {"begins_after_s": 2},
+            [(1.9, 10), (0.1, 10)],
+            ["Timing: 50.0 %, 20 of 40, an estimated 2.00 s left", "gone"],
         ),
         (
             {"error": KeyboardInterrupt()},

@@ -17,8 +17,6 @@ from gpumagic.drawing import (
     Lane,
     Piece,
     Span,
-    Stack,
-    Stacks,
     StripRow,
     Strips,
     Timeline,
@@ -203,56 +201,7 @@ def test_pointer_is_told_the_piece_alone():
     assert found[0][0] == "5 blocks: 1 w0, 0.5 w1, 2 other names"
 
 
-# ------------------------------------------------------------------------- bars
-
-
-def test_bars_share_a_scale_and_what_is_free_is_the_track():
-    """One in use keeps the idle one beside it small; the legend tells what is drawn."""
-    stacks = Stacks(
-        "Memory",
-        tuple(
-            Stack(f"cuda:{at}", (("in use", used), ("free", 80 - used)), f"{used} GiB")
-            for at, used in enumerate((40, 0.01))
-        ),
-        (("in use", "now"), ("cached", ""), ("free", "")),
-    )
-    first, second, legend = Drawing("T", (stacks,)).text(60).splitlines()[3:]
-
-    assert first.count("█") == first.count("·") > 10
-    assert second.count("█") == 1
-    assert legend == "  █ in use, now  · free"
-
-
 # ------------------------------------------------------------------- timelines
-
-
-def text_of(*lanes, width=60, **options):
-    """The text of a timeline of these lanes."""
-    return Drawing("T.", (Timeline("C", lanes, **options),)).text(width)
-
-
-def test_kinds_keep_their_colours_across_timelines():
-    """A meaning has its own; of others, a given order holds for the missing."""
-    lanes = (Lane("a", (Span(0, 1, kind="copy"), Span(1, 2, kind="load"))),)
-
-    assert "▓ copy  ▤ load" in text_of(*lanes)
-    assert "▓ copy  ▥ load" in text_of(*lanes, kinds=("compute", "copy", "load"))
-
-
-def test_broken_times_are_counted():
-    """A span that ends before it begins is left out, not guessed."""
-    spans = (Span(2, 1), Span(float("nan"), 1), Span(0, float("inf")), Span(0, 1))
-
-    assert "3 spans left out: no usable times" in text_of(Lane("a", spans))
-
-
-def test_pointer_finds_main_names_where_spans_share_a_place():
-    """What is drawn over each other is told together, the longest first."""
-    spans = (Span(0, 40, "outer"), Span(20, 20, "mark"), Span(20.01, 20.02, "tick"))
-
-    ((title, width),) = titles(Timeline("C", (Lane("a", spans),)))
-
-    assert (title, width) == ("3 spans: 40.0 s outer, 10.0 ms tick, 1 other name", 480)
 
 
 def test_a_name_is_written_where_it_fits_and_no_pattern_is_below():

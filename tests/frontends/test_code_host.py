@@ -18,7 +18,7 @@ pytestmark = pytest.mark.browser
 
 PICTURES = REPOSITORY / "build" / "code_host"
 STYLE = (Path(__file__).parent / "code_host.css").read_text(encoding="utf-8")
-_SAMPLES = ("whole", "timeline-many", "badges", "gpu_mem-balance", "gpu_mem-map")
+_SAMPLES = ("whole", "timeline-many", "table", "gpu_mem-balance", "gpu_mem-map")
 _CUT_OFF = """() => [...document.querySelectorAll('td, th, caption, p')]
     .filter(each => each.scrollWidth > each.clientWidth + 1 && each.clientWidth)
     .map(each => each.textContent)"""

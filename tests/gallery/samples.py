@@ -260,7 +260,6 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
             ),
         ),
     ),
-    ("title-label", _one("GPU 0 is free, and was chosen.", label=SIMULATED)),
     ("table", _one("GPU 1 is free.", _GPUS)),
     (
         "table-200-rows",
@@ -301,22 +300,6 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
         ),
     ),
     (
-        "table-numbers",
-        _one(
-            "Zero, huge and negative numbers.",
-            Table(
-                "Changes",
-                (Column("what"), Column("change", number=True)),
-                (
-                    ("none", "0 B"),
-                    ("freed", "-1.25 GiB"),
-                    ("grown", "+98,765,432,109,876,543,210 B"),
-                ),
-                total_rows=1_234_567,
-            ),
-        ),
-    ),
-    (
         "grid",
         _one(
             "A contiguous tensor on GPU 0.",
@@ -329,22 +312,6 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
                     ("layout", Badge("contiguous", "ok")),
                     ("share of the GPU", Meter(0.003, "0.3 %")),
                     ("comment", "A value that is long enough to be wrapped. " * 4),
-                ),
-            ),
-        ),
-    ),
-    (
-        "badges",
-        _one(
-            "Each tone has a word, a mark and a fill.",
-            Grid(
-                "Tones",
-                (
-                    ("ok", Badge("free", "ok")),
-                    ("note", Badge("idle", "note")),
-                    ("warning", Badge("busy", "warning")),
-                    ("problem", Badge("lost", "problem")),
-                    ("unknown", Badge("no answer", "unknown")),
                 ),
             ),
         ),

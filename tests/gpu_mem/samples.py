@@ -43,7 +43,6 @@ H100_NAME = "NVIDIA H100 80GB HBM3"
 H100_BYTES = int(79.6 * GIB)
 
 CUDA = Setting(kind="cuda")
-SIMULATED = Setting(kind="sim", label="simulated H100 SXM")
 
 
 def gib(number):
@@ -51,7 +50,7 @@ def gib(number):
     return int(number * GIB)
 
 
-def counters(device=0, allocated=3.21, reserved=4.5, **more):
+def counters(device=0, allocated=3.21, reserved=4.5, altogether=128):
     """What the allocator counts, in GiB."""
     return Counters(
         device,
@@ -59,13 +58,12 @@ def counters(device=0, allocated=3.21, reserved=4.5, **more):
         reserved_bytes=gib(reserved),
         active_bytes=gib(allocated),
         peak_bytes=gib(allocated * 1.3),
-        taken_bytes=gib(allocated * 40),
-        given_back_bytes=gib(allocated * 39),
+        taken_bytes=gib(altogether),
+        given_back_bytes=gib(altogether) - gib(allocated),
         taken=180_422,
         retries=0,
         ooms=0,
         driver_calls=31,
-        **more,
     )
 
 
@@ -84,30 +82,12 @@ ERROR = Holder("logits in train_step", HolderKind.ERROR, 0, 64 * MIB, 64 * MIB)
 WORKSPACES = Holder("cuBLAS workspaces", HolderKind.LIBRARY, 0, 33 * MIB, 33 * MIB)
 
 
-def unattributed(nbytes, device=0):
-    """What nobody was found for."""
-    kind = HolderKind.UNATTRIBUTED
-    return Holder("unattributed", kind, device, nbytes, nbytes)
-
-
-def holdings_of(*holders, shared=0, rest=9 * MIB, **more):
-    """Names, with what nobody was found for, and their sums."""
-    rows = (*holders, unattributed(rest))
-    allocated = sum(each.own_bytes for each in rows) + shared
-    kinds = {}
-    for each in rows:
-        kinds[each.kind] = kinds.get(each.kind, 0) + each.own_bytes
-    if holders:
-        kinds[holders[0].kind] += shared
-    sums = tuple((0, kind, nbytes) for kind, nbytes in kinds.items())
-    return Holdings(rows, ((0, allocated),), sums, **more)
-
-
-TRAINING = holdings_of(
-    OPTIMIZER, MODEL, GRAPH, BATCH, SHOWN, ERROR, WORKSPACES, shared=gib(0.97)
-)
+REST = Holder("unattributed", HolderKind.UNATTRIBUTED, 0, 9 * MIB, 9 * MIB)
+NAMED = (OPTIMIZER, MODEL, GRAPH, BATCH, SHOWN, ERROR, WORKSPACES, REST)
+ALLOCATED = sum(each.own_bytes for each in NAMED) + gib(0.97)
+TRAINING = Holdings(NAMED, ((0, ALLOCATED),), ((0, HolderKind.VARIABLE, ALLOCATED),))
 ONE = DeviceMemory(
-    counters(0, sum(n for _, n in TRAINING.allocated_bytes) / GIB, 4.5),
+    counters(0, ALLOCATED / GIB, 4.5),
     H100_NAME,
     H100_BYTES,
     H100_BYTES - gib(5.02),
@@ -120,38 +100,29 @@ BALANCE = MemoryReport(CUDA, (ONE,), TRAINING)
 FORWARD = Code("hidden = model(batch)\nloss = criterion(hidden, y)", cell=5)
 
 
-def change(device=0, before=1.96, after=3.21, peak=None, reserved=(3.0, 4.5)):
-    """What a cell did to a device, in GiB."""
-    earlier = counters(device, before, reserved[0])
-    later = counters(device, after, reserved[1])
+def change(before=1.96, after=3.21, peak=None):
+    """What a cell did to the first device, in GiB."""
     return DeviceChange(
-        _having_taken(earlier, 100),
-        _having_taken(later, 100 + max(6.2, after - before)),
+        counters(0, before, 3.0, altogether=100),
+        counters(0, after, 4.5, altogether=106.2),
         peak or Peak(PeakKind.EXACT, gib(3.4), gib(3.4)),
     )
 
 
-def _having_taken(counted, altogether):
-    """The same look, with sums that explain what is allocated, in GiB."""
-    taken = gib(altogether)
-    given_back = taken - counted.allocated_bytes
-    return dataclasses.replace(counted, taken_bytes=taken, given_back_bytes=given_back)
+def grown(holder, nbytes):
+    """A holder that holds so much more than before."""
+    return dataclasses.replace(holder, delta_bytes=nbytes)
 
 
+HIDDEN = Holder("hidden", HolderKind.VARIABLE, 0, gib(0.43), gib(0.43))
 CHANGED = Holdings(
     (
-        dataclasses.replace(GRAPH, delta_bytes=gib(0.82)),
-        dataclasses.replace(
-            BATCH,
-            name="hidden",
-            own_bytes=gib(0.43),
-            reachable_bytes=gib(0.43),
-            delta_bytes=gib(0.43),
-        ),
-        dataclasses.replace(OPTIMIZER, delta_bytes=0),
-        dataclasses.replace(MODEL, delta_bytes=0),
-        dataclasses.replace(SHOWN, delta_bytes=None),
-        dataclasses.replace(unattributed(9 * MIB), delta_bytes=-2 * MIB),
+        grown(GRAPH, gib(0.82)),
+        grown(HIDDEN, gib(0.43)),
+        grown(OPTIMIZER, 0),
+        grown(MODEL, 0),
+        SHOWN,
+        grown(REST, -2 * MIB),
     ),
     ((0, gib(3.21)),),
 )
@@ -192,48 +163,27 @@ LINES = (
 )
 
 
-def course(device=0, *levels, names=(), line=None, steps=None, **more):
-    """The course of a device through these levels, in GiB."""
-    levels = tuple(map(gib, levels))
-    at_peak = tuple(AtPeak(*each) for each in names)
-    peak = max(levels)
-    return Course(
-        device,
-        steps or len(levels) - 1,
-        levels,
-        levels,
-        peak,
-        levels.index(peak) * ((steps or len(levels) - 1) // (len(levels) - 1)),
-        line,
-        3,
-        at_peak,
-        **more,
-    )
-
-
 IN_STEP = CodeLine("In [9], line 3", "loss = step(x, y)")
-UP_AND_DOWN = course(
+LEVELS = (0.61, 1.02, 1.43, 1.84, 3.1, 2.6, 2.1, 1.6, 1.2, 2.2, 1.3, 2.4, 1.4, 2.6, 2.9)
+UP_AND_DOWN = Course(
     0,
-    0.61,
-    *(0.61 + 0.41 * n for n in range(1, 4)),
-    3.1,
-    *(3.1 - 0.5 * n for n in range(1, 4)),
-    1.2,
-    *(2.2, 1.3, 2.4, 1.4, 2.6, 2.9),
-    steps=4200,
-    line=IN_STEP,
-    names=(
-        ("", gib(1.4), IN_STEP, 3),
-        ("model", gib(0.61)),
-        ("gradients of model", gib(0.55)),
-        ("", gib(0.5), CodeLine("In [9], line 4", "loss.backward()"), 4),
-        ("x", gib(0.04)),
+    4200,
+    *[tuple(map(gib, LEVELS))] * 2,
+    gib(3.1),
+    1200,
+    IN_STEP,
+    3,
+    (
+        AtPeak("", gib(1.4), IN_STEP, 3),
+        AtPeak("model", gib(0.61)),
+        AtPeak("gradients of model", gib(0.55)),
+        AtPeak("x", gib(0.54)),
     ),
 )
 BY_LINE = CellReport(
     STEP,
     CUDA,
-    (change(0, 0.61, 2.9, Peak(PeakKind.REPLAYED, gib(3.1), gib(3.1))),),
+    (change(0.61, 2.9, Peak(PeakKind.REPLAYED, gib(3.1), gib(3.1))),),
     (CellBadge(BadgeKind.RETRY, 0, 1),),
     lines=LINES,
     courses=(UP_AND_DOWN,),
@@ -306,15 +256,9 @@ TWO_MAPS = MapReport(
 
 # ---------------------------------------------------------------- leaks, freeing
 
+LOGITS = "logits in train_step of the last error"
 LEAKS = (
-    Leak(
-        LeakKind.ERROR,
-        "logits in train_step of the last error",
-        0,
-        gib(1.5),
-        "%gpu_mem free",
-        "%debug",
-    ),
+    Leak(LeakKind.ERROR, LOGITS, 0, gib(1.5), "%gpu_mem free", "%debug"),
     Leak(LeakKind.OUTPUT, "Out[12]", 0, 96 * MIB, "%gpu_mem free", "Out[12]"),
     Leak(LeakKind.GRAPH, "total_loss", 0, gib(0.7), "total_loss = total_loss.detach()"),
 )

@@ -12,14 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.devices.memory_history import MemoryEvent, MemoryTrace, Spot
-from gpumagic.gpu_mem import cell
-from gpumagic.gpu_mem import lines as recording
-from gpumagic.gpu_mem.cell import CellRun
-from gpumagic.gpu_mem.names import KnownNames
-from gpumagic.gpu_mem.records import BadgeKind, CellBadge, Peak, PeakKind
-from gpumagic.report.places import Code
+from gpumagic.gpu_mem.cell import CellRun, peak_between
+from gpumagic.gpu_mem.records import BadgeKind, CellBadge, Counters, Peak, PeakKind
 
 
 class Cuda:
@@ -61,37 +55,6 @@ def runtime(monkeypatch):
     runtime = Cuda()
     runtime.count(0, 100, 500, 1000, 10)
     return runtime
-
-
-class Recorder:
-    """A stand-in for what sees each allocation."""
-
-    def __init__(self, trace, problem=None):
-        self.trace, self.problem = trace, problem
-        self.running = False
-
-    def start(self):
-        if self.problem:
-            raise self.problem
-        self.running = True
-
-    def stop(self):
-        self.running = False
-        if isinstance(self.trace, Exception):
-            raise self.trace
-        return self.trace
-
-
-@pytest.fixture
-def record(monkeypatch):
-    """Puts a recorder in the place of the real one."""
-
-    def record(trace, problem=None):
-        recorder = Recorder(trace, problem)
-        monkeypatch.setattr(recording, "recorder_for", lambda _: recorder)
-        return recorder
-
-    return record
 
 
 class CountingCuda(Cuda):
@@ -235,29 +198,6 @@ def test_running_out_of_memory_is_not_called_caught(runtime):
     assert run.badges() == (CellBadge(BadgeKind.OOM_CAUGHT, 0, 1),)
 
 
-# ------------------------------------------------------------------- recording
-
-LINE = Spot("/home/me/cell.py", 4)
-
-
-def trace(*events, lines=True, **options):
-    """What a recorder has seen on device 0."""
-    return MemoryTrace({0: events}, lines=lines, **options)
-
-
-def test_a_recording_that_was_full_has_no_course(runtime, record):
-    """The oldest steps are lost, so that where it began is not known."""
-    record(trace(MemoryEvent(True, 1, 90, LINE), MemoryEvent(True, 2, 10, LINE)))
-    run = CellRun(lambda: runtime, lines=True)
-
-    run.begin()
-    runtime.count(0, 400, 500, 1500, 17)
-    run.end()
-
-    assert run.lines_partial
-    assert run.courses(tuple) == ()
-
-
 def test_a_device_that_does_not_answer(runtime):
     """A broken device is told of in a remark, and hides no error of the cell's."""
     run = CellRun(lambda: runtime)
@@ -274,19 +214,42 @@ def test_a_device_that_does_not_answer(runtime):
     assert "could not be asked" in run.remarks[0]
 
 
-def test_watching_every_cell_asks_for_no_names_where_no_device_is_in_use(monkeypatch):
-    """However many names there are, a cell costs nothing for them."""
+def looks(*, before, after):
+    """Two looks, each as (current, peak, sum of what was taken)."""
+    return tuple(
+        Counters(0, allocated_bytes=now, peak_bytes=peak, taken_bytes=taken)
+        for now, peak, taken in (before, after)
+    )
 
-    def asked(*_args, **_options):
-        raise AssertionError
 
-    monkeypatch.setattr(cell, "runtime_now", CpuRuntime)
-    monkeypatch.setattr(KnownNames, "sources", asked)
-    watch = cell.OneCell(KnownNames({"x": 1}), search=False)
-
-    watch.begin()
-    watch.end()
-    report = watch.report(Code("x"))
-
-    assert not report.changes
-    assert not report.badges
+@pytest.mark.parametrize(
+    ("before", "after", "peak"),
+    [
+        # a new record is the cell's own
+        ((10, 50, 100), (20, 70, 200), Peak(PeakKind.EXACT, 70, 70)),
+        # none: at most the old one
+        ((10, 50, 100), (20, 50, 200), Peak(PeakKind.BOUND, 20, 50)),
+        # nor more than all that was taken, had nothing been given back
+        ((10, 50, 100), (5, 50, 115), Peak(PeakKind.BOUND, 10, 25)),
+        # both bounds agree: nothing was given back
+        ((10, 50, 100), (25, 50, 115), Peak(PeakKind.EXACT, 25, 25)),
+        # nothing happened
+        ((10, 50, 100), (10, 50, 100), Peak(PeakKind.EXACT, 10, 10)),
+        # it had all been taken already
+        ((50, 50, 100), (0, 50, 400), Peak(PeakKind.EXACT, 50, 50)),
+        # the peaks were reset
+        ((10, 50, 100), (20, 30, 200), Peak(PeakKind.BOUND, 30)),
+        # only the sums were reset: they bound nothing any more
+        ((10, 50, 100), (20, 50, 15), Peak(PeakKind.BOUND, 20, 50)),
+        ((10, 50, 100), (20, 70, 15), Peak(PeakKind.EXACT, 70, 70)),
+        # no sums: not torch's own allocator, whose peak is only a bound
+        ((10, 50, None), (20, 70, None), Peak(PeakKind.BOUND, 20, 70)),
+        ((10, 50, None), (20, 50, None), Peak(PeakKind.BOUND, 20, 50)),
+        # no peaks at all
+        ((10, None, None), (20, None, None), Peak(PeakKind.UNKNOWN)),
+        ((None, 50, 100), (None, 70, 200), Peak(PeakKind.UNKNOWN)),
+    ],
+)
+def test_each_rule(before, after, peak):
+    """Each rule for a peak that is not reset gives its kind and its bounds."""
+    assert peak_between(*looks(before=before, after=after)) == peak

@@ -8,14 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from gpumagic.devices import storages  # noqa: E402
 from gpumagic.gpu_mem.balance import find_holdings  # noqa: E402
 from gpumagic.gpu_mem.names import Sources  # noqa: E402
 from gpumagic.gpu_mem.records import HolderKind  # noqa: E402
 from gpumagic.gpu_mem.walk import Budget  # noqa: E402
-from tests.gpu_mem.storages_held import reachable_storages  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     not storages.tells_saved(torch), reason="this torch tells no saved tensors"
@@ -91,37 +89,3 @@ def test_no_hook_is_run_to_see_what_it_has_packed():
     assert ran == []
     assert sys.getprofile() is profiler
     assert (packed, found.partial) == (4000, False)
-
-
-def test_a_checkpoint_is_not_run_again():
-    """Looking at a graph with checkpoints computes nothing anew."""
-    runs = []
-
-    def block(x):
-        runs.append(1)
-        return x.exp().exp()
-
-    x = leaf()
-    loss = checkpoint(block, x.neg(), use_reentrant=False).sum()
-    assert len(runs) == 1
-
-    found = holdings_of(x=x, loss=loss)
-
-    assert len(runs) == 1
-    # The input of the block is kept for the second run; the rest is not there.
-    rows = {each.name: each.own_bytes for each in found.holders}
-    assert 4000 <= rows["loss.grad_fn"] < 8000
-
-
-def test_an_attribute_that_only_looks_like_torchs_is_not_read():
-    """A class of the user's with `next_functions` is no node, and is not asked."""
-
-    class Lookalike:
-        @property
-        def next_functions(self):
-            raise RuntimeError("asked")
-
-        metadata = next_functions
-
-    assert storages.words_of(Lookalike) is None
-    assert reachable_storages([Lookalike()]) == {}

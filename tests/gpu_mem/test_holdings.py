@@ -19,7 +19,6 @@ from gpumagic.gpu_mem.balance import (  # noqa: E402
 from gpumagic.gpu_mem.names import (  # noqa: E402
     Sources,
 )
-from gpumagic.gpu_mem.records import HolderKind  # noqa: E402
 from gpumagic.gpu_mem.walk import Budget  # noqa: E402
 
 PATIENT = Budget(objects=10_000_000, seconds=60)
@@ -51,18 +50,6 @@ def in_notebook(code):
     return names
 
 
-def test_what_a_class_keeps_has_its_name():
-    """Once, however many names the class has."""
-    names = in_notebook("""
-class Cache:
-    kept = tensor(1000)
-    def plain(self): pass
-alias = Cache
-""")
-
-    assert rows(find(names)) == {"Cache.kept": (1000, 1000)}
-
-
 def test_a_metaclass_of_the_users_is_not_asked():
     """Looking into a class runs nothing of its own."""
     names = in_notebook("""
@@ -89,48 +76,6 @@ def test_names_that_hold_more_than_is_allocated_are_no_negative_rest():
     assert rows(found) == {"x": (100, 100)}
     assert found.allocated_bytes == ((0, 100),)
     assert "70 B" in found.remarks[0]
-
-
-def test_the_snapshot_tells_sizes_and_what_is_foreign():
-    """Blocks say how large memory is; what lies in none is left out, with a remark."""
-    ours, inside, foreign = tensor(100), tensor(60), tensor(40)
-    block = ours.untyped_storage().data_ptr()
-    other = inside.untyped_storage().data_ptr()
-    snapshot = [
-        {
-            "device": 0,
-            "address": block,
-            "blocks": [
-                {"address": block, "size": 512, "state": "active_allocated"},
-                {"address": block + 512, "size": 512, "state": "inactive"},
-            ],
-        },
-        {
-            "device": 0,
-            "address": other - 16,
-            "blocks": [{"size": 128, "state": "active_allocated"}],
-        },
-    ]
-
-    found = find(
-        {"ours": ours, "inside": inside, "foreign": foreign}, 640, snapshot=snapshot
-    )
-
-    assert rows(found) == {"ours": (512, 512), "inside": (128, 128)}
-    assert found.allocated_bytes == ((0, 640),)
-
-
-def test_a_result_is_one_holder_however_many_places_keep_it():
-    """`Out[3]`, `_3`, `_` and the hidden ones are one name, which is no variable."""
-    shown, older = tensor(300), tensor(50)
-    namespace = {"Out": {3: shown, 1: older}, "_": shown, "_3": shown, "_1": older}
-    places = {"_": shown, "Out[3]": shown, "_3": shown, "shell.displayhook._": shown}
-
-    told = find(namespace, outputs=places | {"Out[1]": older})
-
-    expected = {"Out[3]": (300, 300), "Out[1]": (50, 50)}
-    assert rows(told) == expected
-    assert sums(told) == {HolderKind.OUTPUT: 350}
 
 
 def test_the_users_modules_are_searched_and_no_others(monkeypatch, tmp_path):

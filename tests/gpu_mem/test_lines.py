@@ -11,20 +11,12 @@ from types import SimpleNamespace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.devices.memory_history import (
-    CudaHistory,
-    MemoryEvent,
-    Spot,
-)
+from gpumagic.devices.memory_history import CudaHistory, MemoryEvent, Spot
 from gpumagic.gpu_mem import lines as recording
-from gpumagic.gpu_mem.lines import lines_of, recorder_for
+from gpumagic.gpu_mem.lines import course_of, lines_of, recorder_for
 from gpumagic.report.places import Places
 
 CELL = "/work/ipykernel_1/2.py"
-TORCH = "/env/lib/python3.11/site-packages/torch/nn/linear.py"
-
-
-# ------------------------------------------------------------------------ replay
 
 
 @st.composite
@@ -59,6 +51,77 @@ def test_the_lines_add_up(events):
     assert len({(row.line, row.number) for row in rows}) == len(rows)
 
 
+# -------------------------------------------------------------------- step by step
+
+
+def followed(events, before=0, pieces=None):
+    """The course of these events on one device."""
+    return course_of(
+        0,
+        events,
+        before_bytes=before,
+        in_cell=lambda file: file == CELL,
+        pieces=pieces or {},
+    )
+
+
+def rows(course):
+    """Whose what was at the peak."""
+    return {(each.name, each.number, each.from_before): each.nbytes for each in course}
+
+
+@settings(deadline=None, max_examples=200)
+@given(programs(), st.integers(0, 500))
+def test_each_level_is_a_sum_of_what_went_before(events, start):
+    """So many entries as there are steps; what was in use at the peak comes to it."""
+    changes = [each.nbytes if each.taken else -each.nbytes for each in events]
+    levels = [start + sum(changes[:count]) for count in range(len(events) + 1)]
+
+    course = followed(events, start)
+
+    assert list(course.highest_bytes) == levels
+    assert course.lowest_bytes == course.highest_bytes
+    assert course.peak_bytes == max(levels)
+    assert sum(each.nbytes for each in course.at_peak) == course.peak_bytes
+
+
+def test_many_steps_keep_their_extremes():
+    """A hundred thousand steps are a few entries, with the least and most of each."""
+    events = []
+    for number in range(50_000):
+        nbytes = 100 + number % 997
+        events += [
+            MemoryEvent(True, number, nbytes),
+            MemoryEvent(False, number, nbytes),
+        ]
+
+    course = followed(events, 7)
+
+    assert len(course.highest_bytes) < 300
+    assert (min(course.lowest_bytes), max(course.highest_bytes)) == (7, 1103)
+    assert course.steps == len(events)
+
+
+def test_a_piece_has_its_name_if_it_is_still_the_same():
+    """An address that was given back and taken again is no longer the name's."""
+    spot = Spot(CELL, 2)
+    events = [
+        MemoryEvent(True, 1, 10, spot),
+        MemoryEvent(True, 2, 20, spot),
+        MemoryEvent(False, 2, 20, spot),
+        MemoryEvent(True, 2, 5, Spot(CELL, 3)),
+    ]
+
+    course = followed(events, 100, {1: ("xs", 10), 2: ("y", 5)})
+
+    assert rows(course.at_peak) == {
+        ("xs", None, False): 10,
+        ("", 2, False): 20,
+        ("", None, True): 100,
+    }
+    assert course.peak_step == course.peak_number == 2
+
+
 # ------------------------------------------------------------------ torch's entries
 
 
@@ -76,14 +139,6 @@ def entry(action, address, size, *frames, time_us=0):
     }
 
 
-def places():
-    """Tells the user's files from those of the stand-in torch."""
-    return Places(("/env/lib/python3.11/site-packages",))
-
-
-# ----------------------------------------------------------------- backward passes
-
-
 class Clock:
     """A clock that is set by hand."""
 
@@ -94,14 +149,11 @@ class Clock:
         return self.us
 
 
-# ------------------------------------------------------------------- the history
-
-
 class History:
     """A stand-in for torch's memory history, on or off."""
 
     def __init__(self, *, on=False):
-        self.on, self.calls, self.entries = on, [], [[], []]
+        self.on, self.entries = on, [[], []]
         self.memory = SimpleNamespace(
             _record_memory_history=self.switch, _snapshot=self.snapshot
         )
@@ -111,9 +163,8 @@ class History:
         self._C = SimpleNamespace(_cuda_isHistoryEnabled=lambda: self.on)
         self.autograd = SimpleNamespace(_engine_run_backward=lambda: None)
 
-    def switch(self, enabled="all", **options):
+    def switch(self, enabled="all", **_options):
         """Switch it on or off, as torch's function does."""
-        self.calls.append((enabled, options))
         self.on = enabled is not None
         if enabled is None:
             self.entries = [[], []]
@@ -121,26 +172,6 @@ class History:
     def snapshot(self):
         """What torch's function tells."""
         return {"segments": [], "device_traces": [list(each) for each in self.entries]}
-
-
-def test_the_users_own_recording_is_only_read():
-    """It is neither switched nor cleared, and only the cell's own time is read."""
-    torch, clock = History(on=True), Clock()
-    recorder = CudaHistory(torch, places(), clock)
-    times = {1: 999_999, 2: 1_000_000, 3: 1_005_000, 4: 1_005_001}
-
-    recorder.start()
-    torch.entries[0] += [
-        entry("alloc", n, 512, (CELL, n), time_us=us) for n, us in times.items()
-    ]
-    clock.us += 5000
-    trace = recorder.stop()
-
-    assert torch.calls == []
-    assert torch.on
-    assert len(torch.entries[0]) == 4
-    assert [event.spot.line for event in trace.events[0]] == [2, 3]
-    assert not trace.partial
 
 
 NOT_PYTHON = (
@@ -175,7 +206,7 @@ def test_frames_of_c_in_the_users_own_recording_are_no_lines(monkeypatch):
 def test_backward_is_of_the_line_that_called_it():
     """Entries of the engine's threads, without frames, go to the calling line."""
     torch, clock = History(), Clock()
-    recorder = CudaHistory(torch, places(), clock)
+    recorder = CudaHistory(torch, Places(("/env/lib",)), clock)
 
     def on_another_thread():
         clock.us += 50

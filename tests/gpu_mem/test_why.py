@@ -17,7 +17,7 @@ from gpumagic.gpu_mem.records import (
     DeviceMemory,
     OomFacts,
 )
-from gpumagic.simulator.allocator_segments import Shortage
+from gpumagic.simulator.allocator_segments import shortage_text
 
 MIB, GIB = 1 << 20, 1 << 30
 ALLOCATED, FREE = BlockState.ALLOCATED, BlockState.FREE
@@ -111,14 +111,14 @@ def limited(allowed_mib, **figures):
     """The error of a process that may have only so much."""
     known = {"segment": 1000, "free": 60_000, "allocated": 19_000, "reserved": 19_500}
     known |= figures
-    shortage = Shortage(
+    text = shortage_text(
         device=0,
         total_bytes=80_000 * MIB,
         allowed_bytes=None if allowed_mib is None else allowed_mib * MIB,
         used_bytes=20_000 * MIB,
         **{f"{name}_bytes": mib * MIB for name, mib in known.items()},
     )
-    return read_oom(shortage.text())
+    return read_oom(text)
 
 
 def test_a_limit_of_this_process():
@@ -130,28 +130,6 @@ def test_a_limit_of_this_process():
     assert verdict_of(limited(500)).causes == (Cause.NEVER_FITS,)
     assert not verdict_of(limited(20_000, free=200)).is_capped
     assert not verdict_of(limited(None)).is_capped
-
-
-def test_what_graphs_keep_is_told_where_it_is_much():
-    """A pool of a graph is a clause of the cause, with its figure."""
-    much = error(allocated=78_000, private_pools=9000, requested=12_000)
-
-    assert verdict_of(much).pools_bytes == 9000 * MIB
-    assert verdict_of(error(private_pools=600)).pools_bytes == 0
-
-
-def test_figures_of_now_where_the_error_has_none():
-    """An error without figures is explained by how the device stands."""
-    bare = replace(EMPTY, requested_bytes=1000 * MIB)
-
-    assert causes_of(bare) == ()
-    assert causes_of(bare, memory=memory()) == (Cause.TOO_MUCH_LIVE,)
-    assert causes_of(bare, memory=memory(reserved=79_000, allocated=78_000)) == (
-        Cause.FRAGMENTED,
-    )
-    assert causes_of(bare, memory=memory(reserved=79_000), pools_bytes=900 * MIB) == (
-        Cause.TOO_MUCH_LIVE,
-    )
 
 
 @settings(deadline=None, max_examples=200)

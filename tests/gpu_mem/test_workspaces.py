@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpumagic.devices.torch_private import cublas_workspace_bytes
 from gpumagic.gpu_mem.balance import (
     PROBABLY_WORKSPACES,
     workspaces,
@@ -15,7 +14,6 @@ from gpumagic.gpu_mem.balance import (
 
 MIB = 1 << 20
 SIZE = 32 * MIB
-TAKEN_BY_CUBLAS = [{"name": "at::cuda::setWorkspaceForHandle(cublasContext*)"}]
 
 
 @pytest.fixture(autouse=True)
@@ -60,31 +58,3 @@ def test_a_block_with_a_name_is_none():
 def test_many_blocks_of_its_size_are_not_all_taken_for_its():
     """A stream has one of the notebook's thread and one of backward passes."""
     assert len(found(*[block(SIZE)] * 5)) == 2
-
-
-@pytest.mark.parametrize("torch_tells", [True, False])
-def test_blocks_are_asked_only_where_there_may_be_one(monkeypatch, torch_tells):
-    """A list of all blocks is not made for nothing."""
-    if not torch_tells:
-        monkeypatch.delattr(sys.modules["torch"]._C, "_cuda_getCublasWorkspaceSize")
-
-    def refused():
-        raise AssertionError("asked")
-
-    nameless = SIZE - 1 if torch_tells else 1 << 40
-    assert workspaces("cuda", (), nameless, refused) == ()
-    assert workspaces("cpu", (), 1 << 40, refused) == ()
-
-
-@pytest.mark.parametrize(("capability", "size"), [((9, 0), SIZE), ((8, 0), 8320 << 10)])
-def test_a_torch_that_does_not_tell_the_size_has_a_rule(monkeypatch, capability, size):
-    """As torch 2.11 has it, once CUDA has started and no variable says otherwise."""
-    torch, started = sys.modules["torch"], [False]
-    torch._C, torch.version = SimpleNamespace(), SimpleNamespace(hip=None)
-    torch.cuda.is_initialized = lambda: started[0]
-    torch.cuda.get_device_capability = lambda: capability
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-
-    assert cublas_workspace_bytes(torch) is None
-    started[0] = True
-    assert cublas_workspace_bytes(torch) == size

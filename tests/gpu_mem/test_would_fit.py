@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpumagic.gpu_mem.records import BlockState
 from gpumagic.gpu_mem.segments import answer_for, segments_of
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
-from tests.gpu_mem.test_fragmentation import segment
+from tests.gpu_mem.test_segments import made_of
 from tests.simulator.simulated_device import DEFAULT, SIDE, Device, allocator_of
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -132,18 +132,9 @@ def place_of(mib, *segments, free=0, cap=None, **others):
     ).place
 
 
-def test_what_the_driver_has_is_unknown():
-    """Without the driver's figure only holes and limits decide."""
-    hole = segment((30, FREE), (1, ALLOCATED))
-
-    assert place_of(30, hole, free=None) == "hole"
-    assert place_of(31, hole, free=None) is None
-    assert place_of(31, hole, free=None, cap=30) == "nowhere"
-
-
 def test_pools_of_graphs_leave_it_open():
     """Whether the segments of a graph's pool go back depends on the graph."""
-    pool = segment((40, FREE), pool="1")
+    pool = made_of((40, FREE), pool="1")
 
     assert place_of(30, pool) is None
     assert place_of(42, pool) == "nowhere"
@@ -151,7 +142,7 @@ def test_pools_of_graphs_leave_it_open():
 
 def test_an_expandable_segment_grows_behind_its_free_end():
     """New pages are needed for what does not fit there; which one grows is open."""
-    grown = segment((5, FREE), (10, ALLOCATED), (25, FREE), expandable=True)
+    grown = made_of((5, FREE), (10, ALLOCATED), (25, FREE), expandable=True)
 
     assert place_of(50, grown, free=60) == "driver"
     assert place_of(50, grown, free=40) is None
@@ -160,7 +151,7 @@ def test_an_expandable_segment_grows_behind_its_free_end():
 
 def test_an_expandable_segment_gives_back_whole_pages():
     """Free pages in the middle make room for pages at the end."""
-    cut = segment((10, ALLOCATED), (45, FREE), (25, ALLOCATED), expandable=True)
+    cut = made_of((10, ALLOCATED), (45, FREE), (25, ALLOCATED), expandable=True)
 
     assert place_of(50, cut, free=40) == "after releasing"
     assert place_of(50, cut, free=29) == "nowhere"

@@ -16,7 +16,6 @@ from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem.cell import CellRun
 from gpumagic.gpu_mem.records import Peak, PeakKind
 from gpumagic.report.units import bytes_text
-from gpumagic.simulator.allocator_snapshot import Recording
 
 PROGRAMS = 1000
 RESETS = ("reset_peak_memory_stats", "reset_accumulated_memory_stats")
@@ -102,52 +101,38 @@ class Program:
             getattr(module, self.draw.choice(RESETS))()
 
 
-def run_programs(box, count, *, resets, check, **options):
-    """Run random cells one after the other, as in a notebook."""
+@pytest.mark.parametrize("lines", [False, True])
+def test_the_peak_of_random_cells(box, lines):
+    """Every peak is the engine's, to the byte, however a cell resets the counters.
+
+    Of recorded ones, which reset none, lines add up.
+    """
     draw = random.Random(7)  # noqa: S311 -- the same cells each time
     program = Program(box, draw)
     torch.ones(1, device="sim")
-    for _ in range(count):
+    for _ in range(PROGRAMS // 4 if lines else PROGRAMS):
         program.settle()
-        run = CellRun(lambda: open_runtime(torch=torch), **options)
+        run = CellRun(lambda: open_runtime(torch=torch), lines=lines)
         run.begin()
         for _ in range(draw.randrange(12)):
-            program.step(resets=resets)
+            program.step(resets=not lines)
         before = peaks(box)
         run.end()
+
+        (change,) = run.changes()
+        rise = program.highest - (change.before.allocated_bytes or 0)
+        rows = run.lines() or ()
         assert peaks(box) == before
-        check(program, run)
-
-
-def test_the_peak_of_random_cells(box):
-    """Every peak is the engine's, to the byte, however a cell resets the counters."""
-
-    def check(program, run):
-        (change,) = run.changes()
-        peak = change.peak
-        assert peak == Peak(PeakKind.EXACT, program.highest, program.highest)
+        assert change.peak == Peak(PeakKind.EXACT, program.highest, program.highest)
         assert change.gross_bytes in (None, program.taken)
+        if lines:
+            assert net(rows) == change.allocated_delta
+            assert sum(row.at_peak_bytes for row in rows) >= rise
 
-    run_programs(box, PROGRAMS, resets=True, check=check)
 
-
-def test_the_exact_peak_of_random_cells(box):
-    """Of a recorded cell every peak is the engine's, to the byte, and lines add up."""
-
-    def check(program, run):
-        (change,) = run.changes()
-        assert change.peak.kind is PeakKind.EXACT
-        assert change.peak.low_bytes == program.highest
-        rows = run.lines()
-        assert (
-            sum(row.allocated_bytes - row.freed_bytes for row in rows)
-            == change.allocated_delta
-        )
-        rise = change.peak.low_bytes - change.before.allocated_bytes
-        assert sum(row.at_peak_bytes for row in rows) >= rise
-        assert not run.lines_partial
-
-    run_programs(box, PROGRAMS // 4, resets=False, check=check, lines=True)
+def net(rows):
+    """What lines took, less what they gave back."""
+    return sum(row.allocated_bytes - row.freed_bytes for row in rows)
 
 
 def test_the_lines_of_a_training_step(run):
@@ -169,16 +154,9 @@ def test_the_lines_of_a_training_step(run):
     assert [lines[n].allocated_bytes for n in (1, 2)] == [4_000_256, 4_000_256]
     assert lines[4].backward
     assert not any(lines[n].backward for n in (1, 2, 3))
-    assert (
-        lines[4].allocated_bytes - lines[4].freed_bytes
-        < 4_000_256
-        < lines[4].allocated_bytes
-    )
+    assert net([lines[4]]) < 4_000_256 < lines[4].allocated_bytes
     assert lines[5].freed_bytes >= 4_000_256
-    assert (
-        sum(row.allocated_bytes - row.freed_bytes for row in result.lines())
-        == change.allocated_delta
-    )
+    assert net(result.lines()) == change.allocated_delta
     assert change.allocated_delta == 2 * 4_000_256  # the weight and its gradient
 
 
@@ -198,36 +176,6 @@ def test_nothing_is_left_behind(run, box):
     assert result.lines()
     assert box._simulation.births == []
     assert all(not gpu.allocator._history.recording for gpu in box.machine.all_gpus)
-
-
-def test_the_users_own_history_is_left_alone(run, box):
-    """A record of the user's has the same entries with and without us."""
-
-    def entries():
-        allocator = box.machine.gpus[0].allocator
-        torch.sim.memory_allocated()  # what has died is given back
-        allocator.record_history(Recording())
-        run(lambda: torch.ones(1000, device="sim"), lines=lines)
-        found = [(each["action"], each["size"]) for each in allocator.history]
-        assert allocator._history.recording
-        allocator.record_history(None)
-        return found
-
-    torch.ones(1, device="sim")
-    lines = False
-    plain = entries()
-    lines = True
-
-    assert entries() == plain
-    assert plain
-
-
-def test_a_machine_that_is_not_used_is_not_started(run, box):
-    """Neither looking nor recording fixes which GPUs are seen."""
-    result = run(lambda: None, lines=True)
-
-    assert not box.machine.started
-    assert result.changes() == ()
 
 
 def test_a_machine_that_the_cell_switches_on():

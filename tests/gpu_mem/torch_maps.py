@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic import gpu_mem
 from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem.answer_why import verdict_of
 from gpumagic.gpu_mem.balance import find_holdings
@@ -109,25 +108,6 @@ def test_fragmentation(small):
     assert causes == (Cause.FRAGMENTED,)
     assert max(row.hole_bytes for row in rows) < 20 * MIB
     assert any("anchor" in row.names for row in rows)
-
-
-def test_what_a_limit_leaves_is_less_by_what_is_taken_already():
-    """A process that may have half of the device, and has a quarter, fits no other."""
-    with gpumagic.simulate("h100", memory="2GiB"):
-        # Given 512 of 1024 MiB
-        kept = torch.empty(512 * MIB, dtype=torch.uint8, device="sim")
-        torch.sim.set_per_process_memory_fraction(0.5)
-
-        # When
-        report = gpu_mem.fit("600MiB")
-
-        # Then what is said is what happens
-        (answer,) = report.answers
-        assert answer.cap_left_bytes == GIB - kept.numel()
-        assert answer.place == "nowhere"
-        assert report.verdict.is_capped
-        with pytest.raises(torch.OutOfMemoryError):
-            torch.empty(600 * MIB, dtype=torch.uint8, device="sim")
 
 
 def held(namespace):

@@ -76,30 +76,6 @@ def test_what_the_failing_function_had_made_is_no_leak(shell):
     assert position(report, "%gpu_mem free") > position(report, "checkpoint")
 
 
-LEFT_OVERS = """
-def some(mebibytes):
-    return torch.ones(mebibytes << 18, device="sim")
-kept = [(some(6), some(9), some(3)) for _ in range(10)]
-out, rest = kept[0][2], [each[2] for each in kept[1:]]
-del kept
-"""
-
-
-def test_what_gives_back_the_most_comes_first(shell):
-    """Left-overs that keep memory in pieces come after what the failing run keeps."""
-    run(shell, LEFT_OVERS)
-    run(shell, EVALUATE.replace("256", "64"))
-    run(shell, "evaluate(100)")
-
-    report = why(shell)
-
-    assert report.verdict.causes == (Cause.FRAGMENTED,)
-    assert position(report, "outs in evaluate holds 384 MiB") == 0
-    assert (
-        position(report, "del rest, out, x: this joins the free pieces around it") == 1
-    )
-
-
 def test_variables_that_hold_most_are_named(shell):
     """Where the failing run has made little, those come first that hold much."""
     run(shell, "preds = []; little = torch.ones(9, device='sim')")
@@ -147,18 +123,6 @@ def test_what_an_earlier_error_holds_is_a_leak(shell):
     assert report.next_steps[0] == "%gpu_mem free, then run the cell again"
 
 
-def test_an_earlier_error_in_a_variable_has_to_be_deleted(shell):
-    """What a variable holds is not let go of by a command."""
-    run(shell, EVALUATE)
-    run(shell, "try: evaluate(4)\nexcept RuntimeError as error: kept = error")
-    run(shell, "print(kept.args and 1); evaluate(1)")
-
-    report = why(shell)
-
-    assert report.verdict.causes[0] is Cause.LEAKED
-    assert report.next_steps[0] == "del kept, then run the cell again"
-
-
 def test_a_graph_in_a_variable_is_not_said_to_be_the_cause(shell):
     """It may be needed: how to cut it is told on that condition, and no circle."""
     run(shell, "h = torch.ones(64 << 18, device='sim', requires_grad=True)")
@@ -171,24 +135,6 @@ def test_a_graph_in_a_variable_is_not_said_to_be_the_cause(shell):
     assert cut.endswith("unless a backward pass from h is still to come")
     assert position(report, "smaller batch") >= 0
     assert not any(step.startswith("%gpu_mem free,") for step in report.next_steps)
-
-
-def test_a_model_that_runs_out_in_its_forward_pass_is_told_of_its_batch(shell):
-    """Whichever cause comes first, what the frames hold is told as the run's own."""
-    run(
-        shell,
-        "sizes = [(1024, 4), (4, 1024)] * 16\n"  # much to keep, little to compute
-        "layers = [torch.nn.Linear(*each) for each in sizes]\n"
-        "model = torch.nn.Sequential(*layers).to('sim')\n"
-        "x = torch.ones(10000, 1024, device='sim')",
-    )
-    run(shell, "model(x)")
-
-    report = why(shell)
-
-    assert Cause.LEAKED not in report.verdict.causes
-    assert report.held.own_bytes > 300 * MIB
-    assert position(report, "smaller batch") < position(report, "%gpu_mem free gives")
 
 
 def test_both_the_cell_that_was_run_and_the_line_are_told(shell):

@@ -13,23 +13,12 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import Literal
 
-from gpumagic.gpu_open.records import (
-    Collective,
-    FileRead,
-    HostWork,
-    Idle,
-    KernelSum,
-    RankTrace,
-)
+from gpumagic.gpu_open.records import Collective, FileRead, Idle, KernelSum, RankTrace
 from gpumagic.report.events import length_within, merged, within
 
 MS = 1_000_000
 EPOCH_NS = 1_760_000_000 * 10**9
-
-Where = Literal["forward", "backward", "input", "collective"]
-Clocks = Literal["shared", "apart", "unknown"]
 
 _INPUT_NS, _FORWARD_NS, _PIECE_NS, _OPTIMIZER_NS = 2 * MS, 20 * MS, 10 * MS, 6 * MS
 _MOVES_NS, _WAY_NS = 4 * MS, 10_000
@@ -69,10 +58,10 @@ def training(  # noqa: PLR0913 -- what is made up can be anything
     steps: int = 4,
     buckets: int = 4,
     slow: int | None = None,
-    where: Where = "backward",
+    where: str = "backward",
     by_s: float = 0.02,
     noise: float = 0.02,
-    clocks: Clocks = "shared",
+    clocks: str = "shared",
     numbered: bool = True,
     seed: int = 0,
 ) -> list[RankTrace]:
@@ -132,7 +121,7 @@ def _trace(  # noqa: PLR0913 -- see above
     world_size: int,
     draw: random.Random,
     *,
-    clocks: Clocks,
+    clocks: str,
     numbered: bool,
 ) -> RankTrace:
     set_ns = 0 if clocks == "shared" else draw.randrange(-5 * 10**9, 5 * 10**9)
@@ -167,7 +156,7 @@ def _trace(  # noqa: PLR0913 -- see above
             late_s,
             max(length_s - took(work + moves) - late_s, 0.0),
             0.0,
-            tuple(HostWork(name, each) for name, each in stalls.items() if each > 0),
+            tuple((name, each) for name, each in stalls.items() if each > 0),
         ),
         collectives=tuple(
             Collective(
@@ -180,8 +169,8 @@ def _trace(  # noqa: PLR0913 -- see above
                 nbytes=(bucket + 1) << 20,
                 hidden_s=length_within(merged(_near(work, came)), came, end) / 1e9,
                 hidden=tuple(
-                    (seconds(start), seconds(until))
-                    for start, until in within(merged(_near(work, came)), came, end)
+                    tuple(map(seconds, span))
+                    for span in within(merged(_near(work, came)), came, end)
                 ),
             )
             for place, (bucket, came, end) in enumerate(rank.parts)

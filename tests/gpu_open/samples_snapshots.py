@@ -19,14 +19,12 @@ from gpumagic.gpu_open.records import (
     Replayed,
     ReplayOf,
     SnapshotOfDevice,
-    SnapshotReport,
 )
+from gpumagic.gpu_open.report import SnapshotReport
 from gpumagic.report.places import CodeLine
 
 MIB, GIB = 2**20, 2**30
 STRETCHES = 240
-HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext {line}"
-LONG = "models/transformer/attention/flash_attention_with_sliding_window_utils.py"
 EXPANDABLE = "expandable_segments:True"
 
 
@@ -80,7 +78,6 @@ def course_of(*entries, events):
         "course": MemoryCourse(
             tuple(range(len(entries))),
             tuple(each[1] for each in entries),
-            length_s=events * 1.3e-4,
         ),
         "events": events,
         "peak_bytes": totals[peak],
@@ -186,28 +183,6 @@ _DEVICE_OUT = device_of(
 )
 OUT_OF_MEMORY = report_of(_DEVICE_OUT, name="oom_snapshot.pickle")
 
-# ------------------------------------------------- what a file may tell less of
-
-NO_HISTORY = report_of(
-    device_of(
-        _TRAINING_SEGMENTS,
-        complete=False,
-        lines=(LineMemory(None, False, gib(2), gib(2), 0, 0),),
-    ),
-    settings=None,
-)
-HOSTILE_ONE = report_of(
-    device_of(
-        (segment((30, CodeLine(HOSTILE, HOSTILE)), (10, None)),),
-        **course_of(
-            (CodeLine(HOSTILE, HOSTILE), rising(1.1), 12, 12),
-            (CodeLine(f"{LONG}, line 1024", LONG), held(0.4), 1, 0),
-            events=77,
-        ),
-    ),
-    name=HOSTILE,
-    settings=HOSTILE,
-)
 
 # ------------------------------------------------------------------------ growth
 
@@ -266,22 +241,8 @@ REPLAY_HELPS = replace(
     ),
 )
 SAMPLES = (
-    (
-        "snapshot-oom",
-        "A snapshot of a training that ran out of memory",
-        OUT_OF_MEMORY,
-    ),
+    ("snapshot-oom", "A training that ran out of memory", OUT_OF_MEMORY),
     ("snapshot-training", "A snapshot of a training: whose the peak is", TRAINING),
-    ("snapshot-no-history", "A snapshot without a history", NO_HISTORY),
-    (
-        "snapshot-hostile",
-        "A snapshot with names that are made to break a page",
-        HOSTILE_ONE,
-    ),
     ("snapshot-grown", "Two snapshots: the line that keeps more and more", GROWN),
-    (
-        "snapshot-replay",
-        "A replay: one setting would have gone through",
-        REPLAY_HELPS,
-    ),
+    ("snapshot-replay", "A replay: one setting would have gone through", REPLAY_HELPS),
 )

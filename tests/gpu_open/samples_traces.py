@@ -9,17 +9,15 @@ from gpumagic.gpu_open.records import (
     Comparison,
     Difference,
     FileRead,
-    HostWork,
     Idle,
     KernelSum,
     LaneSpan,
     LaneTrace,
     RankShare,
     RankTrace,
-    Step,
     Together,
-    TraceReport,
 )
+from gpumagic.gpu_open.report import TraceReport
 
 MS = 1e-3
 MIB = 2**20
@@ -89,7 +87,7 @@ GPU_BOUND = RankTrace(
     idle_s=9 * MS,
     launches=6_662,
     kernels=KERNELS,
-    idle=Idle(2.1 * MS, 1.2 * MS, 5.7 * MS, (HostWork("aten::linear", 1.1 * MS),)),
+    idle=Idle(2.1 * MS, 1.2 * MS, 5.7 * MS, (("aten::linear", 1.1 * MS),)),
     lanes=(
         lane(
             "host",
@@ -114,10 +112,10 @@ HOST_BOUND = replace(
         4 * MS,
         29 * MS,
         (
-            HostWork(LOADER, 244 * MS),
-            HostWork("autograd::engine::evaluate_function: AddmmBackward0", 21 * MS),
-            HostWork("Optimizer.step#AdamW.step", 15 * MS),
-            HostWork(None, 11 * MS),
+            (LOADER, 244 * MS),
+            ("autograd::engine::evaluate_function: AddmmBackward0", 21 * MS),
+            ("Optimizer.step#AdamW.step", 15 * MS),
+            (None, 11 * MS),
         ),
     ),
     phases=(("input", 244 * MS), ("forward", 96 * MS), ("backward", 161 * MS)),
@@ -145,7 +143,7 @@ TINY = replace(
         kernel(ADD, "elementwise", 12_800, 51.2),
         kernel(MUL, "elementwise", 8_600, 36.8),
     ),
-    idle=Idle(371 * MS, 0.0, 21 * MS, (HostWork("aten::add", 230 * MS),)),
+    idle=Idle(371 * MS, 0.0, 21 * MS, (("aten::add", 230 * MS),)),
     lanes=(
         lane("host", (0, 480, "", "launch")),
         lane("stream 7", *steady(4, 120, (1, 1.73, ADD, "kernel"))),
@@ -153,12 +151,6 @@ TINY = replace(
     phases=(),
 )
 
-
-NO_DEVICE = RankTrace(
-    file=file("host_only.json"),
-    host_length_s=1.2,
-    lanes=(lane("host", *steady(120, 10, (0, 90, "aten::addmm", "host code"))),),
-)
 
 MADE_TO_BREAK = replace(
     GPU_BOUND,
@@ -168,10 +160,9 @@ MADE_TO_BREAK = replace(
     length_s=640 * MS,
     communication_s=277 * MS,
     hidden_communication_s=71 * MS,
-    idle=Idle(90 * MS, 4 * MS, 4 * MS, (HostWork(HOSTILE, 90 * MS),)),
+    idle=Idle(90 * MS, 4 * MS, 4 * MS, ((HOSTILE, 90 * MS),)),
     kernels=(kernel(HOSTILE, HOSTILE, 1, 9.0), *KERNELS),
     lanes=(lane(HOSTILE, (0, 640, HOSTILE, "kernel")),),
-    steps=(Step(3, 0.0, 64 * MS, 60.2 * MS),),
     phases=((HOSTILE, MS),),
 )
 
@@ -287,21 +278,8 @@ SAMPLES = (
         "The GPU waits for the DataLoader",
         TraceReport((HOST_BOUND,), read_s=3.9),
     ),
-    (
-        "rank-tiny-kernels",
-        "Kernels are shorter than their launches",
-        TraceReport((TINY,)),
-    ),
-    (
-        "rank-no-device",
-        "A trace without any work of a GPU",
-        TraceReport((NO_DEVICE,)),
-    ),
-    (
-        "rank-hostile",
-        "Names that are made to break a page",
-        TraceReport((MADE_TO_BREAK,)),
-    ),
+    ("rank-tiny-kernels", "Kernels are shorter than launches", TraceReport((TINY,))),
+    ("rank-hostile", "Names made to break a page", TraceReport((MADE_TO_BREAK,))),
     ("ranks-straggler", "Eight ranks, one of which is slow in backward", STRAGGLER),
     ("ranks-128", "128 ranks, one of which waits for its input", MANY),
     ("runs-slower", "Two runs, the second of which is slower", SLOWER),

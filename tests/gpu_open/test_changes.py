@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.gpu_open.answer_changes import compare
-from gpumagic.gpu_open.records import (
-    FileRead,
-    KernelSum,
-    RankTrace,
-    Step,
-)
+from gpumagic.gpu_open.records import FileRead, KernelSum, RankTrace, Step
 
 modest = settings(deadline=None, max_examples=60)
 
@@ -32,10 +25,7 @@ def _run(kernels=None, steps=0, **more):
             KernelSum(name, "elementwise", count, total / 1e6)
             for name, (count, total) in (kernels or {}).items()
         ),
-        steps=tuple(
-            Step(number, number * 0.1, 0.1 + number / 100, 0.05)
-            for number in range(steps)
-        ),
+        steps=tuple(Step(number, 0.1 + number / 100, 0.05) for number in range(steps)),
         **more,
     )
 
@@ -43,8 +33,10 @@ def _run(kernels=None, steps=0, **more):
 @modest
 @given(SUMS, SUMS)
 def test_every_name_of_either_run_has_one_row(before, after):
-    """Its counts and seconds are those of the runs, None where a run has none of it."""
+    """Its counts and seconds are those of the runs, the largest differences first."""
     rows = compare(_run(before), _run(after)).kernels
+    away = [abs((row.after_s or 0) - (row.before_s or 0)) for row in rows]
+    assert away == sorted(away, reverse=True)
 
     assert sorted(row.name for row in rows) == sorted(before.keys() | after.keys())
     for row in rows:
@@ -57,16 +49,6 @@ def test_every_name_of_either_run_has_one_row(before, after):
             )
 
 
-@modest
-@given(SUMS, SUMS)
-def test_the_largest_differences_stand_first(before, after):
-    """Whether something got slower or faster, came or went."""
-    rows = compare(_run(before), _run(after)).kernels
-    away = [abs((row.after_s or 0) - (row.before_s or 0)) for row in rows]
-
-    assert away == sorted(away, reverse=True)
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -74,7 +56,6 @@ def test_the_largest_differences_stand_first(before, after):
             "void at::native::(anonymous namespace)::k<4ul>(int)",
             "at::native::k<4>(int)",
         ),
-        ("k<float, 4>(int)", "k<c10::Half, 4>(int)"),
         ("triton_poi_fused_add_mul_3", "triton_poi_fused_add_mul_12"),
     ],
 )
@@ -86,7 +67,7 @@ def test_types_and_numbers_make_no_other_kernel(one, other):
 
 
 def test_three_steps_compare_with_five():
-    """Where the numbers of steps differ all is of one step."""
+    """Where the numbers of steps differ all is of one step; seldom is not never."""
     before = _run({"a": (6, 60), "once": (1, 3)}, steps=3)
     after = _run({"a": (10, 200), "once": (1, 5)}, steps=5)
 
@@ -95,19 +76,16 @@ def test_three_steps_compare_with_five():
     assert found.per_step
     assert (found.length_before_s, found.length_after_s) == pytest.approx((0.11, 0.12))
     assert (found.busy_before_s, found.busy_after_s) == (0.05, 0.05)
-    kernel, once = found.kernels
-    assert (once.count_before, once.count_after) == (1, 1)  # seldom is not never
-    assert (kernel.count_before, kernel.count_after) == (2, 2)
+    assert [(e.count_before, e.count_after) for e in found.kernels] == [(2, 2), (1, 1)]
+    kernel = found.kernels[0]
     assert (kernel.before_s, kernel.after_s) == pytest.approx((20e-6, 40e-6))
 
 
-@pytest.mark.parametrize("steps", [(3, 3), (0, 5), (0, 0)])
+@pytest.mark.parametrize("steps", [(3, 3), (0, 5)])
 def test_without_steps_that_differ_the_whole_is_compared(steps):
     """Of a trace without steps nobody knows how many it holds."""
-    before = _run({"a": (6, 60)}, steps=steps[0], length_s=1.0, busy_s=0.5)
-    after = replace(before, steps=_run(steps=steps[1]).steps, length_s=2.0)
-
-    found = compare(before, after)
+    before = _run({"a": (6, 60)}, steps=steps[0], length_s=1.0)
+    found = compare(before, _run(steps=steps[1], length_s=2.0))
 
     assert not found.per_step
     assert (found.length_before_s, found.length_after_s) == (1.0, 2.0)

@@ -77,41 +77,31 @@ def opened(found, *, as_json=False):
     return Opened("x", "snapshot", data)
 
 
-# ----------------------------------------------------------------------- what is read
-
-
 @pytest.mark.parametrize(
     "write", [pickle.dumps, lambda each: json.dumps(each).encode()]
 )
 def test_pickle_and_json_say_the_same(tmp_path, write):
-    """However it is written, the same comes out, and where it is from."""
-    path = tmp_path / "oom.pickle"
-    path.write_bytes(gzip.compress(write(newest())))
+    """However it is written; entries of a later torch, or without a place, are not."""
+    path, newer = tmp_path / "oom.pickle", newest()
+    newer["device_traces"][0] += [entry("teleport", 1, 2), entry("alloc", None, 2)]
+    path.write_bytes(gzip.compress(write(newer)))
 
     found = read(path)
 
-    assert found.segments[0] == {
-        "device": 0,
-        "address": BASE,
-        "total_size": 20 * MIB,
-        "stream": 0,
-        "segment_type": "large",
-        "segment_pool_id": (0, 0),
-        "is_expandable": False,
-        "blocks": newest()["segments"][0]["blocks"],
-    }
+    (segment,) = newest()["segments"]
+    del segment["frames"]
+    assert found.segments[0] == {**segment, "segment_pool_id": (0, 0)}
     actions = [each["action"] for each in found.device_traces[0]]
     assert actions == [each["action"] for each in newest()["device_traces"][0][:-1]]
     assert (found.devices, found.settings) == ((0,), "expandable_segments:False")
-    assert (found.file.name, found.file.events) == ("oom.pickle", 6)
-    assert found.file.nbytes == len(write(newest()))
+    told = found.file.name, found.file.events, found.file.nbytes
+    assert told == ("oom.pickle", 6, len(write(newer)))
 
 
 @pytest.mark.parametrize(
     ("told", "text"),
     [
         (None, None),
-        ({}, None),
         ({"PYTORCH_CUDA_ALLOC_CONF": ""}, ""),
         ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:50"}, "max_split_size_mb:50"),
     ],
@@ -124,32 +114,13 @@ def test_settings_are_told_as_they_are_typed(told, text):
     assert snapshot_in(opened(found)).settings == text
 
 
-# ------------------------------------------------------------------- what is wrong
-
-
-@pytest.mark.parametrize(
-    ("found", "says"),
-    [
-        ({"traceEvents": [], "x": 1}, "it has no segments"),
-        ({"segments": 3}, "got `int` - at `$.segments`"),
-        ({"device_traces": [[{"size": 5}]]}, "missing required field `action`"),
-        ({"segments": [{"address": -1, "total_size": 1}]}, "`int` >= 0"),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("as_json", [True, False])
-def test_other_files_are_refused(found, says, as_json):
-    """An error says what was found and what writes a snapshot."""
-    with pytest.raises(GpuMagicError) as refused:
-        snapshot_in(opened(found, as_json=as_json))
-
-    assert says in refused.value.problem
-    assert "_dump_snapshot" in refused.value.hint
-
-
 @pytest.mark.parametrize(
     ("data", "says"),
     [
+        (b'{"traceEvents": [], "x": 1}', "it has no segments"),
+        (b'{"segments": 3}', r"got `int` - at `\$.segments`"),
+        (b'{"device_traces": [[{"size": 5}]]}', "missing required field `action`"),
+        (b'{"segments": [{"address": -1, "total_size": 1}]}', "`int` >= 0"),
         (b"", "ends in the middle"),
         (b'{"segments": [', "ends in the middle"),
         (pickle.dumps(newest())[:-40], "ends in the middle"),
@@ -158,8 +129,8 @@ def test_other_files_are_refused(found, says, as_json):
     ],
     ids=lambda each: repr(each[:20]),
 )
-def test_broken_files_are_refused_in_two_lines(data, says):
-    """Cut, deep and wrongly encoded ones."""
+def test_other_files_are_refused_in_two_lines(data, says):
+    """What was found there; cut, deep and wrongly encoded ones."""
     with pytest.raises(GpuMagicError, match=says) as refused:
         snapshot_in(Opened("x", "snapshot", data))
 
@@ -196,14 +167,6 @@ def test_any_bytes_behind_a_protocol_are_an_answer_or_two_lines(data, protocol):
     except GpuMagicError as raised:
         error = raised
     assert error is None or len(error.lines()) == 2
-
-
-def test_entries_that_nobody_knows_are_left_out():
-    """Of a later torch, or without an address."""
-    found = newest()
-    found["device_traces"][0] += [entry("teleport", 1, 2), entry("alloc", None, 2)]
-
-    assert snapshot_in(opened(found)).file.events == 6
 
 
 wrong = st.one_of(

@@ -17,9 +17,6 @@ def _of(rank, collectives):
     return replace(rank, collectives=tuple(collectives))
 
 
-# ------------------------------------------------------------------- who is slow
-
-
 @pytest.mark.parametrize("count", [2, 4, 8])
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("clocks", ["shared", "apart", "unknown"])
@@ -102,18 +99,24 @@ def test_a_recording_that_begins_sooner_is_not_slow():
     assert found.slowest is None
 
 
+def _made(number, rows, **more):
+    """A rank by rows of names, beginnings and ends."""
+    its = tuple(
+        Collective(name, None, at, False, start_s, end_s)
+        for at, (name, start_s, end_s) in enumerate(rows)
+    )
+    file = FileRead(f"rank{number}.json", 1, 1)
+    return RankTrace(file, rank=number, collectives=its, **more)
+
+
 def test_little_work_makes_nobody_slow():
     """A third more of what is one percent of the time is nothing to look into."""
-    ranks = []
-    for number in range(4):
-        own_s = 0.0013 if number == 2 else 0.001
-        ends_s = [0.1 * (at + 1) for at in range(10)]
-        its = tuple(
-            Collective("all_reduce", "0", at, True, end_s - 0.1 + own_s, end_s)
-            for at, end_s in enumerate(ends_s)
-        )
-        file = FileRead(f"rank{number}.json", 1, 1)
-        ranks.append(RankTrace(file, rank=number, length_s=1.0, collectives=its))
+    ends_s = [0.1 * (at + 1) for at in range(10)]
+    own_s = [0.001, 0.001, 0.0013, 0.001]
+    ranks = [
+        _made(n, [("all_reduce", e - 0.1 + own, e) for e in ends_s], length_s=1.0)
+        for n, own in enumerate(own_s)
+    ]
 
     found = together(ranks)
 
@@ -123,23 +126,13 @@ def test_little_work_makes_nobody_slow():
 
 @pytest.mark.parametrize("clocks", ["shared", "apart", "unknown"])
 def test_own_waits_and_moves_add_up_to_the_length(clocks):
-    """For each rank, whoever is slow."""
+    """For each rank, whoever is slow; clocks that are seconds apart are not one."""
     for seed, where in enumerate(PLACES):
-        ranks = training(4, slow=seed, where=where, clocks=clocks, seed=seed)
-        for each in together(ranks).ranks:
+        found = together(training(4, slow=seed, where=where, clocks=clocks, seed=seed))
+        assert found.one_clock == (clocks == "shared")
+        for each in found.ranks:
             whole_s = each.own_s + each.waits_s + each.moves_s
             assert whole_s == pytest.approx(each.length_s, abs=1e-8)
-
-
-# ------------------------------------------------------------------------ clocks
-
-
-@pytest.mark.parametrize("clocks", ["shared", "apart", "unknown"])
-def test_clocks_that_are_seconds_apart_are_not_one(clocks):
-    """As the ends of what ranks did together tell."""
-    found = together(training(6, steps=8, clocks=clocks, seed=3))
-
-    assert found.one_clock == (clocks == "shared")
 
 
 def test_without_anything_in_common_clocks_stay_apart():
@@ -149,9 +142,6 @@ def test_without_anything_in_common_clocks_stay_apart():
     assert (found.one_clock, found.matched, found.unmatched) == (False, 0, 0)
     assert found.slowest is None
     assert all(each.own_s == each.length_s for each in found.ranks)
-
-
-# ---------------------------------------------------------------------- matching
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -170,45 +160,30 @@ def test_groups_of_one_name_are_told_apart(told):
     assert found.ranks[2].waits_s < 0.05
 
 
-def test_sending_to_one_rank_tells_nothing_of_waits():
-    """It counts as moved, and is not among what could not be matched."""
-    ranks = training(2, steps=3)
+@pytest.mark.parametrize(
+    ("names", "clocks", "matched"),
+    [
+        (("send", "send_recv", "recv"), "shared", 6),
+        (("reduce",) * 3, "shared", 12),
+        (("reduce",) * 3, "apart", 6),
+    ],
+)
+def test_what_tells_nothing_of_waits_is_not_matched(names, clocks, matched):
+    """What two do counts as moved; the last to a reduce is told by one clock alone."""
     ranks = [
         _of(
             rank,
             (
-                replace(each, name=name if at % 4 == 3 else each.name)
+                replace(each, name=name if at % 2 else each.name)
                 for at, each in enumerate(rank.collectives)
             ),
         )
-        for rank, name in zip(ranks, ("send", "send_recv"), strict=True)
+        for rank, name in zip(training(3, steps=3, clocks=clocks), names, strict=True)
     ]
 
     found = together(ranks)
 
-    assert (found.matched, found.unmatched) == (9, 0)
-
-
-def test_who_is_last_to_a_reduce_is_only_told_by_one_clock():
-    """The others leave when they have sent; so the least duration is not the last's."""
-
-    def reduces(ranks):
-        return together(
-            [
-                _of(
-                    rank,
-                    (
-                        replace(each, name="reduce" if at % 2 else each.name)
-                        for at, each in enumerate(rank.collectives)
-                    ),
-                )
-                for rank in ranks
-            ]
-        )
-
-    assert reduces(training(3, steps=3)).matched == 12
-    apart = reduces(training(3, steps=3, clocks="apart"))
-    assert (apart.matched, apart.unmatched) == (6, 0)
+    assert (found.matched, found.unmatched) == (matched, 0)
 
 
 def test_a_broadcast_is_matched_though_its_ends_differ():
@@ -220,17 +195,14 @@ def test_a_broadcast_is_matched_though_its_ends_differ():
             for sooner_s in (0.010, 0.020):
                 start_s = each.start_s - sooner_s
                 end_s = start_s + (0.001 if rank.rank == 0 else 0.005)
-                times = {"start_s": start_s, "end_s": end_s}
-                its.append(replace(each, name="broadcast", **times))
+                its.append(
+                    replace(each, name="broadcast", start_s=start_s, end_s=end_s)
+                )
             its.append(each)
         told.append(_of(rank, (replace(c, number=at) for at, c in enumerate(its))))
 
-    found = together(told)
+    assert together(told).matched == 48
 
-    assert found.matched == 48
-
-
-# -------------------------------------------------------------------- recordings
 
 # Two of 128 ranks, their events sampled, so that each lacks others: what NCCL did, in
 # microseconds since a common moment (test data of HolisticTraceAnalysis, trace_filter).
@@ -252,19 +224,12 @@ _RANK_1 = [
 
 def test_two_recorded_ranks_of_which_each_lacks_some():
     """Five are on both: those whose ends fall together; rank 1 came later to each."""
+    told = {"world_size": 128, "length_s": 1.23, "zero_ns": 0}
     ranks = [
-        RankTrace(
-            FileRead(f"rank{number}.json", 1, 1),
-            rank=number,
-            world_size=128,
-            length_s=1.23,
-            zero_ns=0,
-            collectives=tuple(
-                Collective(name, None, at, False, start / 1e6, (start + took) / 1e6)
-                for at, (name, start, took) in enumerate(rows)
-            ),
+        _made(
+            n, [(name, us / 1e6, (us + took) / 1e6) for name, us, took in rows], **told
         )
-        for number, rows in enumerate((_RANK_0, _RANK_1))
+        for n, rows in enumerate((_RANK_0, _RANK_1))
     ]
 
     found = together(ranks)

@@ -51,39 +51,30 @@ def read(tmp_path):
     return read
 
 
-# ------------------------------------------------------------- versions and devices
-
-VERSIONS = {
-    "torch 1.12": {},
-    "torch 2.13": {"call": "cuda_driver"},
-    "ROCm": {"call": "hip", "launch": "hipLaunchKernel"},
-    "XPU": {"call": "xpu_runtime", "launch": "urEnqueueKernelLaunch"},
-    "privateuse1": {"call": "privateuse1_runtime", "launch": "aclnnLaunch"},
-}
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_every_version_and_device_gives_the_same_rows(read, version):
-    """However the categories are spelled."""
-    cats = {
-        "op": "cpu_op",
-        "call": "cuda_runtime",
-        "kernel": "kernel",
-        "copy": "gpu_memcpy",
-        "fill": "gpu_memset",
-        "mark": "user_annotation",
-        "launch": "cudaLaunchKernel",
-    } | VERSIONS[version]
+@pytest.mark.parametrize(
+    ("call", "launch"),
+    [
+        ("cuda_runtime", "cudaLaunchKernel"),
+        ("cuda_driver", "cuLaunchKernelEx"),
+        ("hip", "hipLaunchKernel"),
+        ("xpu_runtime", "urEnqueueKernelLaunch"),
+        ("privateuse1_runtime", "aclnnLaunch"),
+    ],
+)
+def test_every_version_and_device_gives_the_same_rows(read, call, launch):
+    """However calls are spelled; kinds that nobody knows are counted."""
     arrow = {"ph": "s", "id": 3, "pid": 50, "tid": 100, "ts": 12, "cat": "ac2g"}
+    odd = ["hpu_op", "hpu_op", "Zebra", "gpu_user_annotation", "Trace", ""]
     events = read(
         [
-            span(cats["mark"], "ProfilerStep#4", 5, 90, tid=100),
-            span(cats["op"], "aten::mm", 10, 9),
-            span(cats["call"], cats["launch"], 12, 4, correlation=3),
+            span("user_annotation", "ProfilerStep#4", 5, 90, tid=100),
+            span("cpu_op", "aten::mm", 10, 9),
+            span(call, launch, 12, 4, correlation=3),
             arrow,
-            kernel("gemm", 20, 30, cat=cats["kernel"], correlation=3),
-            kernel("Memcpy HtoD", 55, 2, cat=cats["copy"], correlation=4),
-            kernel("Memset (Device)", 60, 1, cat=cats["fill"], stream=9),
+            kernel("gemm", 20, 30, correlation=3),
+            kernel("Memcpy HtoD", 55, 2, cat="gpu_memcpy", correlation=4),
+            kernel("Memset (Device)", 60, 1, cat="gpu_memset", stream=9),
+            *(span(kind, "a", 1, 2) for kind in odd),
         ]
     )
     assert [(row.name, row.kind.value, row.stream) for row in events.work] == [
@@ -93,10 +84,10 @@ def test_every_version_and_device_gives_the_same_rows(read, version):
     ]
     assert (events.work[0].start_ns, events.work[0].end_ns) == (20_000, 50_000)
     assert [row.call for row in events.work] == [0, None, None]
-    assert [row.name for row in events.marks] == ["ProfilerStep#4"]
-    assert [row.name for row in events.operators] == ["aten::mm"]
-    assert [row.name for row in events.calls] == [cats["launch"]]
-    assert (events.file.events, events.file.unknown) == (7, ())
+    rows = events.marks, events.operators, events.calls
+    assert [each[0].name for each in rows] == ["ProfilerStep#4", "aten::mm", launch]
+    unknown = (("hpu_op", 2), ("Zebra", 1), ("without a kind", 1))
+    assert (events.file.events, events.file.unknown) == (13, unknown)
 
 
 @pytest.mark.parametrize("base_first", [True, False])
@@ -116,15 +107,6 @@ def test_times_are_read_to_the_nanosecond(read, base_first):
     assert events.since_1970
 
 
-def test_kinds_that_nobody_knows_are_counted(read):
-    """Known ones that make no rows are not."""
-    kinds = ["hpu_op", "hpu_op", "Zebra", "gpu_user_annotation", "Trace", ""]
-    events = read([span(kind, "a", 1, 2) for kind in kinds])
-    unknown = (("hpu_op", 2), ("Zebra", 1), ("without a kind", 1))
-    assert events.file.unknown == unknown
-    assert events.file.events == 6
-
-
 def test_traces_of_the_simulated_gpu_are_read_and_said_to_be_simulated(read):
     """Each piece of work finds its launch; launches and waits are known as such."""
     spans = (
@@ -141,9 +123,6 @@ def test_traces_of_the_simulated_gpu_are_read_and_said_to_be_simulated(read):
     assert kinds == [SpanKind.LAUNCH, SpanKind.WAIT]
     assert (events.simulated, events.device_names) == (True, {1: "simulated H100"})
     assert (events.main_thread, events.since_1970) == (0, False)
-
-
-# ----------------------------------------------------------- what stands beside them
 
 
 def test_a_call_finds_its_work_and_a_graph_all_that_it_holds(read):
@@ -171,11 +150,9 @@ def test_a_call_finds_its_work_and_a_graph_all_that_it_holds(read):
     ("name", "communicates"),
     [
         ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)", True),
-        ("oneapi::ccl::allreduce", True),
         ("void c10d::symmetric_memory::barrier_kernel", True),
         ("void c10d::checkForNaN<float>", False),
         ("two_shot_all_reduce_kernel", True),
-        ("void at::native::reduce_kernel<512, 1, ReduceOp>", False),
     ],
 )
 def test_kernels_that_communicate_are_known_by_their_names(read, name, communicates):
@@ -206,7 +183,6 @@ def test_a_collective_is_told_by_its_operator_too(read):
 @pytest.mark.parametrize(
     ("name", "rank"),
     [
-        ("rank0_trace.json", 0),
         ("sampled_rank-12.json.gz", 12),
         ("fit-pytorch_profiler-2.1700000000000000.pt.trace.json", 2),
         ("profile_1.json", 1),
@@ -217,12 +193,10 @@ def test_the_name_tells_the_rank_where_the_file_does_not(read, name, rank):
     """But not by any number that is in it."""
     events = read([kernel("a", 1, 2)], name)
     assert (events.rank, events.world_size) == (rank, None)
+    job = {"rank": 3, "world_size": 8}
     devices = [{"id": 0, "name": "A100"}, {"id": 1}, 7]
-    beside = {
-        "distributedInfo": {"rank": 3, "world_size": 8},
-        "deviceProperties": devices,
-    }
-    events = read([kernel("a", 1, 2)], name, **beside)
+    told = {"distributedInfo": job, "deviceProperties": devices}
+    events = read([kernel("a", 1, 2)], name, **told)
     assert (events.rank, events.world_size) == (3, 8)
     assert events.device_names == {0: "A100"}
 
@@ -238,13 +212,10 @@ def test_the_main_thread_is_that_of_the_steps_else_the_one_that_launched(read):
     assert read([kernel("a", 1, 1)]).main_thread is None
 
 
-# --------------------------------------------------------------- what cannot be true
-
-
 GOOD = span("cpu_op", "good", 1, 2)
 
 
-@pytest.mark.parametrize("odd", ["inf", "-nan", "Infinity"])
+@pytest.mark.parametrize("odd", ["inf", "-nan"])
 def test_figures_that_are_no_json_cost_nothing(read, odd):
     """Kineto writes some; what stands in a name stays as it is."""
     text = json.dumps([GOOD | {"name": f"to: {odd}, or"}, GOOD])
@@ -260,9 +231,7 @@ def test_figures_that_are_no_json_cost_nothing(read, odd):
         ('{"traceEvents": []}', "no event in trace.json"),
         ('{"traceEvents": [', "trace.json ends in the middle"),
         ('{"traceEvents": [!!!', "trace.json is not as torch writes a trace"),
-        ('{"traceEvents": 5}', "trace.json is not as torch writes a trace"),
         (json.dumps([GOOD | {"name": 5}]), "not as torch writes a trace"),
-        (json.dumps([GOOD | {"ts": "1"}]), "not as torch writes a trace"),
         ('{"segments": [], "device_traces": []}', "memory snapshot, no trace"),
         (gzip.compress(json.dumps([GOOD] * 99).encode())[:-20], "ends in the middle"),
     ],
@@ -294,9 +263,6 @@ def test_damaged_bytes_give_rows_or_two_lines(read, seed):
     except GpuMagicError as raised:
         error = raised
     assert len(error.lines()) == 2 if error else len(events.work) > 20
-
-
-# ------------------------------------------------------------------ by brute force
 
 
 @given(
@@ -333,9 +299,6 @@ def test_counts_and_sums_are_those_of_the_entries(tmp_path_factory, rows):
     assert sum(row.call is not None for row in events.work) == alone
 
 
-# --------------------------------------------------------------------- while it reads
-
-
 def test_ctrl_c_leaves_nothing(tmp_path, monkeypatch):
     """The collector is on again."""
     path = tmp_path / "trace.json"
@@ -349,9 +312,6 @@ def test_ctrl_c_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         trace_file.read(path)
     assert gc.isenabled()
-
-
-# ------------------------------------------------------------------ made by torch here
 
 
 def test_a_trace_of_the_torch_that_is_installed_is_read(tmp_path):
@@ -371,13 +331,11 @@ def test_a_trace_of_the_torch_that_is_installed_is_read(tmp_path):
                 layer(torch.ones(2, 4)).sum().backward()
             profile.step()
     events = trace_file.read(path)
-    steps = [row.name for row in events.marks if row.name.startswith("ProfilerStep#")]
-    assert steps == ["ProfilerStep#2", "ProfilerStep#3"]
-    assert [row.name for row in events.marks].count("mine") == 2
-    assert [row.name for row in events.operators].count("aten::addmm") == 2
+    names = [row.name for row in events.marks]
+    assert {"ProfilerStep#2", "ProfilerStep#3"} <= {*names}
+    assert names.count("mine") == 2
     assert events.since_1970
-    assert (events.work, events.file.missing, events.file.unknown) == ([], None, ())
-    assert events.main_thread is not None
+    assert (events.work, events.file.unknown) == ([], ())
     assert any("test_trace_file.py" in row.name for row in events.python)
     assert not any(row.name.startswith("torch/") for row in events.python)
     with gzip.open(path) as file:

@@ -61,44 +61,30 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def report(folder):
-    """All traces, opened together."""
+def test_the_slow_gpu_is_named_by_the_collectives_of_its_machine(folder):
+    """Group, number, beginning and end are those of `box.collectives`."""
     from gpumagic import gpu_open
 
-    return gpu_open.read(*(folder / f"rank{rank}.json" for rank in range(RANKS)))
-
-
-def told_by(folder, rank):
-    """The collectives of a rank, as its machine has them."""
-    return json.loads((folder / f"told{rank}.json").read_text())
-
-
-def test_each_trace_has_the_collectives_of_its_machine(folder, report):
-    """Group, number, beginning and end are those of `box.collectives`."""
+    report = gpu_open.read(*(folder / f"rank{rank}.json" for rank in range(RANKS)))
     for rank, trace in enumerate(report.ranks):
         assert (trace.rank, trace.world_size) == (rank, RANKS)
         found = [
-            (
+            [
                 each.group,
                 each.number,
                 trace.zero_ns + round(each.start_s * 1e9),
                 trace.zero_ns + round(each.end_s * 1e9),
-            )
+            ]
             for each in trace.collectives
             if each.numbered
         ]
-        assert found == [tuple(each) for each in told_by(folder, rank)]
-
-
-def test_the_slow_gpu_is_named(folder, report):
-    """It waits for nobody; all the waits of the others are for it."""
+        told = json.loads((folder / f"told{rank}.json").read_text())
+        assert found == told
     together = report.together
-    assert together.matched == len(told_by(folder, 0)) > STEPS
+    assert together.matched == len(told) > STEPS
     assert (together.unmatched, together.one_clock) == (0, True)
     others = [each for each in together.ranks if each.rank != SLOW]
     slow = together.ranks[SLOW]
-
     assert together.slowest == SLOW
     assert slow.waits_s == 0
     assert max(each.waits_s for each in others) == pytest.approx(slow.blamed_s)

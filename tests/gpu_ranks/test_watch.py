@@ -328,11 +328,13 @@ def test_collective_ends_when_the_last_rank_calls_it() -> None:
 
 
 def test_without_a_common_clock_calls_tell_nothing() -> None:
-    """Calls of two machines tell of no waits, as their clocks may differ."""
-    report = opened([(1, 10)], [(1, 70)], seat={"rank": 1, "host": "node1"})
+    """Clocks of two machines may differ, those of containers on one do not."""
+    apart = opened([(1, 10)], [(1, 70)], seat={"rank": 1, "host": "node1"})
+    here, there = ({"rank": e, "host": f"{e}", "machine": "one"} for e in (0, 1))
+    beside = opened([(1, 10)], [(1, 70)], first={"seat": here}, seat=there)
 
-    assert (report.matched, report.moves_known) == (0, False)
-    assert "no clock is common, so nothing tells who waited" in str(report)
+    assert (apart.matched, beside.matched, apart.moves_known) == (0, 1, False)
+    assert "no clock is common, so nothing tells who waited" in str(apart)
 
 
 def test_only_what_all_know_is_compared() -> None:

@@ -68,7 +68,7 @@ def test_select_on_each_host(two):
     """Local rank k of each host takes GPU k; by UUID these are four."""
     before = two.ask()
     for engine in range(4):
-        simulated = f"box = gpumagic.simulate('2x4xh100', host={engine // 2})"
+        simulated = f"box = gpumagic.simulate('4x{('h100', 'h200')[engine // 2]}')"
         two.on(engine, f"import gpumagic; {simulated}")
     report = two.ask("select")
     two.on(two.client.ids, "box.off()")

@@ -87,10 +87,9 @@ def test_repeating_agrees_with_tritons_do_bench(kernel):
 
 @pytest.mark.usefixtures("runtime")
 def test_a_load_is_told_for_the_gpu_in_use(torch, spin):
-    """A busy GPU has a clock up to its highest."""
+    """What holds back the clock of a busy GPU is told, be it nothing."""
     spin(200)
     busy = loads(open_driver(), open_runtime("cuda"))[0]
     torch.cuda.synchronize()
 
     assert busy.limiters is not None
-    assert 0 < busy.sm_clock_mhz <= busy.sm_clock_max_mhz

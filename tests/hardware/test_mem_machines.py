@@ -222,8 +222,8 @@ x = torch.ones(1 << 20, device="cuda")
 driver = open_driver()
 (memory,) = device_memories(runtime_now(), driver)
 listed = {p.pid: p.used_bytes for g in driver.inventory().gpus for p in g.processes}
-show(own=listed.get(os.getpid()), outside=memory.outside_bytes,
-     reserved=torch.cuda.memory_reserved())
+show(own=listed.get(os.getpid()), process=memory.process_bytes, used=memory.used_bytes,
+     outside=memory.outside_bytes, reserved=torch.cuda.memory_reserved())
 """
 
 
@@ -231,7 +231,8 @@ def test_outside_torch_is_this_process_own_and_no_more(tmp_path):
     """480 MiB are in use by whom nobody tells, and are not counted."""
     found = machines.run(_OUTSIDE, machines.idle_gpu(tmp_path, used_mib=480))
 
-    assert found["outside"] == found["own"] - found["reserved"]
+    assert found["process"] == found["own"] == found["outside"] + found["reserved"]
+    assert found["used"] - found["own"] >= 480 * MIB
 
 
 _OTHERS = """

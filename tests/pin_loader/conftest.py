@@ -7,9 +7,34 @@ import sys
 import pytest
 
 import gpumagic
-from tests.pin_loader.clocks import Clock
 
 _PATIENCE_S = 300
+
+
+class Clock:
+    """Seconds that pass where they are told to, and a microsecond at each look."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def perf_counter(self):
+        """As Python's."""
+        self.now += 1e-6
+        return self.now
+
+    monotonic = perf_counter
+
+    def process_time(self):
+        """Nothing is computed."""
+        return 0.0
+
+    def perf_counter_ns(self):
+        """Likewise."""
+        return round(self.perf_counter() * 1e9)
+
+    def pass_until(self, when):
+        """Move it on, never back."""
+        self.now = max(self.now, when)
 
 
 @pytest.fixture(autouse=True)

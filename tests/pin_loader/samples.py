@@ -11,7 +11,7 @@ from gpumagic.pin_loader import records
 from gpumagic.pin_loader.anatomy import Demand, Memory, limits_of
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.answer_watch import WatchReport
-from gpumagic.pin_loader.bound import after_proof, bound_of
+from gpumagic.pin_loader.bound import bound_of
 from gpumagic.report.places import CodeLine
 from gpumagic.report.robust import verdict_of
 
@@ -19,18 +19,13 @@ MS = 1e-3
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 H100 = records.Setting("cuda", device=0)
-CPU = records.Setting("cpu")
 
 LOADER = records.LoaderFacts("train_dl", length=1251, workers=4, prefetch_factor=2)
-ALONE = replace(LOADER, workers=0, prefetch_factor=None)
-# ------------------------------------------------------------------- the batch
-
 IMAGES, LABELS = 256 * 3 * 224 * 224 * 4, 256 * 8
 OFF = {"pinned": records.Pinned.PAGEABLE, "why": records.WhyPageable.FLAG_OFF}
 IMAGE = records.Leaf("batch[0]", (256, 3, 224, 224), "float32", IMAGES, **OFF)
 LABEL = records.Leaf("batch[1]", (256,), "int64", LABELS, **OFF)
 PAIR = records.Anatomy((IMAGE, LABEL), locked_bytes=256 * MIB + 2 * KIB)
-# ------------------------------------------------------------------- the rates
 
 
 def samples(*ms):
@@ -100,12 +95,8 @@ OUT_OF_TIME = records.WorkerSearch((loading(6.2),), 4, records.Stopped.BUDGET, 4
 SMALL = replace(STOOD_IN, copies=copies(0.9, 0.3), pin_copy=about(0.5), nbytes=9 * MIB)
 SLOW = replace(SMALL, load=loading(24.3))
 
-# ----------------------------------------------------------------- the machine
-
 ROOM = {Memory.AVAILABLE: 200 * GIB, Memory.SHM: 100 * GIB}
 FITTING = tuple(each.remark() for each in limits_of(Demand(PAIR, 4), ROOM))
-# ----------------------------------------------------------------------- proof
-
 SAME = records.Sameness(8, same=True)
 
 
@@ -121,8 +112,6 @@ def proof(pairs=10, before_ms=26.4, times=1.84, **given):
         **given,
     )
 
-
-# --------------------------------------------------------------------- reports
 
 DIAGNOSED = LoaderReport(
     records.State.DIAGNOSED,
@@ -141,26 +130,6 @@ FASTER = replace(
     changed=("pin_memory",),
     sameness=SAME,
     end_to_end=proof(),
-)
-WORKERS = replace(
-    FASTER,
-    rates=SLOW,
-    workers=replace(MORE),
-    bound=after_proof(
-        bound_of(SLOW, pinned=False, workers=4, search=MORE),
-        proof(times=4.1),
-        records.Remedy.EVERYTHING,
-    ),
-    changed=("pin_memory", "num_workers"),
-    remarks=(
-        *FITTING,
-        records.Remark(
-            "random transforms draw other numbers, as each worker has its own seed: "
-            "there are 32 instead of 4; the order is the same",
-            "keep num_workers=4 to reproduce an earlier training exactly",
-        ),
-    ),
-    end_to_end=proof(times=4.1),
 )
 NOTHING = replace(
     DIAGNOSED,
@@ -208,26 +177,6 @@ DIFFERENT = replace(
         "keep the old one; --force makes the new one all the same",
     ),
 )
-NO_GPU = LoaderReport(
-    records.State.NO_ACCELERATOR,
-    CPU,
-    ALONE,
-    records.Remark(
-        "pinning is impossible here: there is no accelerator; nothing was changed",
-        'gpumagic.simulate("h100") puts a simulated one in its place',
-    ),
-    anatomy=replace(
-        PAIR,
-        leaves=tuple(
-            replace(each, why=records.WhyPageable.NO_ACCELERATOR)
-            for each in PAIR.leaves
-        ),
-    ),
-    rates=records.Rates(load=loading(96.0, 0, WAITS)),
-    workers=replace(MORE, now=0, trials=(MORE.trials[0], *MORE.trials[3:])),
-)
-# ----------------------------------------------------------------------- watch
-
 FOR = CodeLine("In [12], line 3", "for x, y in train_dl:")
 TO_X = CodeLine("In [12], line 4", "x = x.to(device)")
 TO_Y = CodeLine("In [12], line 5", "y = y.to(device, non_blocking=True)")
@@ -262,12 +211,10 @@ WATCHED = WatchReport(
 )
 SAMPLES = (
     ("fixed", FASTER),
-    ("fixed-workers", WORKERS),
     ("diagnosed", DIAGNOSED),
     ("diagnosed-more-workers", MORE_WORKERS),
     ("diagnosed-short-epochs", SHORT_EPOCHS),
     ("nothing", NOTHING),
     ("refused-different", DIFFERENT),
-    ("cpu", NO_GPU),
     ("watch", WATCHED),
 )

@@ -31,7 +31,7 @@ from gpumagic.pin_loader.records import (  # noqa: E402
     Pinned,
     WhyPageable,
 )
-from tests.pin_loader.kinds_of_batches import (  # noqa: E402
+from tests.pin_loader.kinds import (  # noqa: E402
     Box,
     Graph,
     Pair,
@@ -54,9 +54,6 @@ class Gpu(CpuRuntime):
 def anatomy(batch, facts=ON, runtime=None, **others):
     """What is to be said of a batch that a GPU is to get."""
     return anatomy_of(batch, runtime or Gpu(), facts, **others)
-
-
-# --------------------------------------------------------------------------- leaves
 
 
 def test_every_leaf_is_reached_by_its_path():
@@ -95,32 +92,23 @@ def test_what_pinning_locks_is_rounded_to_powers_of_two():
     assert anatomy([torch.ones(0), np.ones(9)]).locked_bytes == 0
 
 
-# ------------------------------------------------------------------------------ why
-
-
 def test_the_reason_is_the_one_that_would_be_left():
     """The class that passes a leaf through is named whether the flag is on or off."""
-    batch = {"x": torch.ones(1), "s": Sample([torch.ones(1)]), "n": np.ones(1)}
+    batch = [
+        torch.ones(1),
+        Sample([torch.ones(1)]),
+        np.ones(1),
+        torch.eye(4).to_sparse(),
+    ]
     through, array = WhyPageable.PASSED_THROUGH, WhyPageable.NOT_A_TENSOR
+    never = [through, array, WhyPageable.NOT_DENSE]
 
     on, off = (anatomy(batch, facts) for facts in (ON, OFF))
 
-    assert [leaf.why for leaf in on.leaves] == [WhyPageable.UNKNOWN, through, array]
-    assert [leaf.why for leaf in off.leaves] == [WhyPageable.FLAG_OFF, through, array]
-    assert [leaf.holder for leaf in on.leaves] == ["its class", "Sample", "its class"]
-
-
-def test_only_dense_tensors_can_be_pinned():
-    """Of others it is said that none ever is."""
-    sparse = torch.eye(4).to_sparse()
-
-    (leaf,) = anatomy([sparse]).leaves
-
-    assert leaf.why is WhyPageable.NOT_DENSE
-    assert leaf.nbytes == 4 * 4 + 4 * 2 * 8  # values and indices
-
-
-# --------------------------------------------------------------------- torch's pinner
+    assert [leaf.why for leaf in on.leaves] == [WhyPageable.UNKNOWN, *never]
+    assert [leaf.why for leaf in off.leaves] == [WhyPageable.FLAG_OFF, *never]
+    assert on.leaves[1].holder == "Sample"
+    assert on.leaves[3].nbytes == 4 * 4 + 4 * 2 * 8  # values and indices
 
 
 class Tensor:
@@ -188,13 +176,6 @@ def test_what_is_said_of_the_pinner_is_what_it_does(batch):
 
     assert reached(torch_pinning.pin_memory(batch)) == said
 
-
-def test_each_reason_is_a_sentence_as_it_is():
-    """Lessons print it: nothing in it waits to be filled in."""
-    assert [each for each in WhyPageable if "{" in each.value] == []
-
-
-# ------------------------------------------------------------------ the machine
 
 MIB = 1 << 20
 LEAF = Leaf("batch", nbytes=3 * MIB, pinned=Pinned.PAGEABLE)

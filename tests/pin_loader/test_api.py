@@ -1,52 +1,142 @@
-"""The whole way from a loader to its report where there is no accelerator."""
+"""What is said of loaders, and the whole way to it where there is no accelerator."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import re
+from dataclasses import replace
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given, settings
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
-from gpumagic.pin_loader import (  # noqa: E402
-    diagnose,
-    improve,
-    load,
-    stages,
-)
+from gpumagic.pin_loader import diagnose, improve, load, stages  # noqa: E402
+from gpumagic.pin_loader.answer_loader import workers_clause  # noqa: E402
 from gpumagic.pin_loader.records import (  # noqa: E402
-    Bound,
     EndToEnd,
-    Gain,
-    LoaderFacts,
-    Part,
+    Loading,
     Pinned,
-    Remedy,
+    Samples,
     State,
+    Stopped,
     WhyPageable,
+    WorkerSearch,
 )
 from gpumagic.pin_loader.trial import batches_of  # noqa: E402
-from gpumagic.report.robust import (  # noqa: E402
-    Comparison,
-    Interval,
-    Verdict,
+from gpumagic.report.robust import Comparison, Interval, Verdict  # noqa: E402
+from tests.pin_loader import samples  # noqa: E402
+from tests.pin_loader.kinds import Opening  # noqa: E402
+
+no_accelerator = pytest.mark.skipif(
+    torch.accelerator.is_available(), reason="this machine has an accelerator"
 )
-from tests.pin_loader.sleepy import Opening  # noqa: E402
-
-if torch.accelerator.is_available():
-    pytest.skip("this machine has an accelerator", allow_module_level=True)
 
 
-def numbers():
-    """A loader of small batches."""
-    return DataLoader(TensorDataset(torch.rand(128, 4)), 16, shuffle=True)
+def text_of(report):
+    """All of it on one line."""
+    return " ".join(report.drawing().whole().text().split())
 
 
+@pytest.mark.parametrize("why", list(WhyPageable))
+@pytest.mark.parametrize("state", list(State))
+def test_every_reason_has_its_words_with_every_ending(why, state):
+    """A tensor that is pageable for whatever reason is told as such."""
+    leaf = replace(samples.IMAGE, why=why, holder="Sample", pinned=Pinned.PAGEABLE)
+    report = replace(
+        samples.DIAGNOSED,
+        state=state,
+        anatomy=replace(samples.PAIR, leaves=(leaf,)),
+    )
+
+    assert "pageable" in text_of(report)
+
+
+@pytest.mark.parametrize("stopped", list(Stopped))
+def test_what_was_not_tried_is_not_judged(stopped):
+    """However a search ended: of numbers that it has not tried nothing is claimed."""
+    search = replace(samples.OUT_OF_TIME, stopped=stopped)
+
+    told = replace(samples.DIAGNOSED, workers=search)
+    text = " ".join(told.drawing().text().split())
+
+    assert "load no faster" not in text
+    assert "would not help" not in text
+
+
+batch_ms = st.floats(0.1, 100)
+
+
+@given(st.dictionaries(st.integers(0, 64), batch_ms, min_size=1, max_size=5))
+@settings(max_examples=100, deadline=None)
+def test_of_workers_only_what_was_tried_is_said(table):
+    """Each number in the clause is one of the trials."""
+    trials = tuple(
+        Loading(Samples((table[count] / 1e3,) * 5), count) for count in sorted(table)
+    )
+    best = min(trials, key=lambda each: each.batch_s)
+    now = trials[0].workers
+    search = WorkerSearch(trials, best.workers, Stopped.FOUND, now)
+
+    said = workers_clause(search)
+
+    numbers = {int(each) for each in re.findall(r"\b(\d+)\b(?![.x\d])", said)}
+    assert numbers <= set(table)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"), [(State.DIAGNOSED, True), (State.FASTER, False)]
+)
+def test_what_the_new_loader_pins_is_no_complaint(state, said):
+    """A class that the pinner passes through is named until a loader pins it."""
+    leaf = replace(
+        samples.IMAGE,
+        why=WhyPageable.PASSED_THROUGH,
+        holder="Sample",
+        pinned=Pinned.PAGEABLE,
+    )
+    report = replace(
+        samples.FASTER,
+        state=state,
+        out=None if said else "new",
+        anatomy=replace(samples.PAIR, leaves=(leaf,)),
+    )
+
+    hints = " ".join(note.hint for note in report.drawing().notes)
+
+    assert ("give Sample a pin_memory() method" in hints) is said
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        (Verdict.FASTER, "new feeds cuda:0 2.00x as fast as train_dl"),
+        (Verdict.SLOWER, "new takes 2.00x as long a step as train_dl"),
+        (Verdict.SAME, "no difference between new and train_dl, within 1 %"),
+        (Verdict.CANNOT_TELL, "no measurable difference between new and train_dl"),
+    ],
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_a_title_is_as_sure_as_its_proof(verdict, said, known):
+    """Each verdict has its words; without an interval runs are too few for any."""
+    ratio = {Verdict.FASTER: 0.5, Verdict.SLOWER: 2.0}.get(verdict, 1.0)
+    interval = Interval(ratio, ratio, 0.95) if known else None
+    result = Comparison(((1.0, ratio),) * 2, ratio, interval, verdict)
+    proof = replace(samples.FASTER.end_to_end, result=result)
+
+    title = replace(samples.FASTER, out="new", end_to_end=proof).headline
+
+    few = "new is ready; the runs are too few to tell how much faster it is"
+    assert title.lower() == (said if known else few).lower()
+
+
+@no_accelerator
 def test_pinning_is_impossible_and_nothing_is_changed():
     """Leaves and loading are told; no loader is made; random numbers go on."""
-    loader, state = numbers(), torch.get_rng_state()
+    loader = DataLoader(TensorDataset(torch.rand(128, 4)), 16, shuffle=True)
+    state = torch.get_rng_state()
 
     made, report = improve(loader, name="numbers", budget_s=1.0)
 
@@ -85,6 +175,7 @@ def gpu(monkeypatch):
     return iterated
 
 
+@no_accelerator
 @pytest.mark.parametrize("workers", [0, 1])
 def test_looking_at_a_loader_that_pins_starts_no_device(gpu, workers):
     """Pinning a batch makes a context: for a mere look it is left out, and said."""
@@ -109,6 +200,7 @@ def test_looking_at_a_loader_that_pins_starts_no_device(gpu, workers):
     assert "leave --diagnose off" in remark.hint
 
 
+@no_accelerator
 def test_a_dataset_with_workers_is_never_asked_in_this_process():
     """What it opens there would be shared by all workers that come later."""
     loader = DataLoader(Opening(40), 4, num_workers=1, multiprocessing_context="fork")
@@ -124,42 +216,10 @@ def test_less_than_five_percent_are_no_gain(ratio, state):
     """A verdict of faster is not enough: the gain has to be worth a change."""
     interval = Interval(ratio - 0.01, ratio + 0.01, 0.95)
     result = Comparison(((1.0, ratio),) * 6, ratio, interval, Verdict.FASTER)
-    case = SimpleNamespace(
-        feeding="the new loader", options=SimpleNamespace(force=False)
-    )
+    case = stages._open(DataLoader([1]), stages.Options())
+    case.feeding = "the new loader"
 
     ending = stages._ended(case, EndToEnd(result))
 
     assert ending.state is state
     assert (case.feeding is None) is (state is State.SAME)
-
-
-@pytest.mark.parametrize(
-    ("ahead", "workers", "state"),
-    [
-        (1.5, 1.0, None),
-        (1.5, 2.0, State.DIAGNOSED),
-        (2.0, 1.5, None),
-        (1.0, 1.02, State.NOTHING),
-        (1.0, 1.2, State.DIAGNOSED),
-    ],
-)
-def test_whether_it_goes_on_follows_from_what_can_be_won(
-    monkeypatch, ahead, workers, state
-):
-    """Copying ahead is tried, more workers are the user's to say, or nothing pays."""
-    gains = Gain(Remedy.PREFETCH, 1.0, ahead), Gain(Remedy.WORKERS, 1.0, workers)
-    found = Bound(((Part.LOAD, 1.0),), 2.0, 1.0, Part.LOAD, gains)
-    monkeypatch.setattr(stages.bounds, "bound_of", lambda *_, **__: found)
-    case = SimpleNamespace(
-        facts=LoaderFacts(),
-        workers=0,
-        is_pinned=False,
-        options=stages.Options(),
-        report=SimpleNamespace(rates=None, workers=None),
-        note=lambda **_: None,
-    )
-
-    ending = stages.bound(case)
-
-    assert (ending and ending.state) is state

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence  # noqa: E402
 from gpumagic.errors import GpuMagicError  # noqa: E402
 from gpumagic.pin_loader import prove  # noqa: E402
 from gpumagic.pin_loader.batch import mapped, tensors_in, to_device  # noqa: E402
-from tests.pin_loader.kinds_of_batches import (  # noqa: E402
+from tests.pin_loader.kinds import (  # noqa: E402
     Box,
     Frozen,
     Graph,
@@ -42,29 +42,18 @@ def x(*values):
     return torch.tensor(values or (1.0, 2.0))
 
 
-CONTAINERS = {
-    "tuple": lambda part: (part, "label"),
-    "list": lambda part: [part, 3],
-    "dict": lambda part: {"image": part, "label": 1},
-    "OrderedDict": lambda part: OrderedDict(b=1, a=part),
-    "defaultdict": lambda part: defaultdict(list, a=part),
-    "mapping": lambda part: Box({"a": part}),
-    "sealed mapping": lambda part: Sealed({"a": part}),
-    "mapping proxy": lambda part: MappingProxyType({"a": part}),
-    "namedtuple": lambda part: Pair(part, 3),
-    "picky tuple": lambda part: Picky(part, 3),
-    "deque": lambda part: deque([1, part], maxlen=4),
-    "dataclass": lambda part: Sample(part, "x"),
-    "frozen dataclass": lambda part: Frozen(part, "x"),
-    "graph": lambda part: Graph(x=part, name="g"),
-}
-
-
-@pytest.mark.parametrize("kind", CONTAINERS)
-def test_a_container_comes_back_as_its_class(kind):
-    """Every container comes back as a new one of its class; the old is as it was."""
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda part: Graph(x=part, name="g"),
+        lambda part: MappingProxyType({1: part}),
+        lambda part: Picky(part, 3),
+    ],
+)
+def test_what_is_not_copied_deeply_comes_back_as_its_class(make):
+    """A new one of its class; the old is as it was."""
     part = x()
-    batch = CONTAINERS[kind](part)
+    batch = make(part)
 
     new = mapped(batch, doubled)
 
@@ -72,7 +61,6 @@ def test_a_container_comes_back_as_its_class(kind):
     assert new is not batch
     assert [each.tolist() for each in tensors_in(new)] == [[2.0, 4.0]]
     assert tensors_in(batch) == [part]
-    assert part.tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("walk", [tensors_in, lambda batch: mapped(batch, doubled)])
@@ -83,9 +71,6 @@ def test_a_batch_that_contains_itself_is_refused(walk):
 
     with pytest.raises(GpuMagicError, match="contains itself"):
         walk(endless)
-
-
-# ---------------------------------------------------------------------- to a device
 
 
 def test_a_packed_sequence_stays_one():
@@ -125,9 +110,6 @@ def test_objects_that_refer_to_each_other_are_changed_once():
     assert [each.tolist() for each in tensors_in(batch)] == [[1.0, 2.0]]
 
 
-# ---------------------------------------------------------------------- differences
-
-
 def difference(was, now):
     """Between two batches, by a digest of each."""
     return prove.difference(prove.digest_of(was), prove.digest_of(now))
@@ -136,19 +118,14 @@ def difference(was, now):
 ONE, OTHER = (1.0, 2.0), (1.0, 3.0)
 SORTS = {
     "sparse": lambda values: torch.diag(x(*values)).to_sparse(),
-    "sparse rows": lambda values: torch.diag(x(*values)).to_sparse_csr(),
     "nested": lambda values: torch.nested.nested_tensor(
         [x(*values), x()], layout=torch.jagged
     ),
     "tiny floats": lambda values: x(*values).to(torch.float8_e4m3fn),
-    "bool": lambda values: x(*values) > 2,
     "one number": lambda values: torch.tensor(values[1]),
     "array": np.array,
-    "one string": lambda values: np.array(str(values)),
     "packed": lambda values: pack_sequence([x(*values)]),
     "object": lambda values: Plain(x(*values)),
-    "frozen": lambda values: Frozen(x(*values)),
-    "set": set,
     "set of tensors": lambda values: {torch.tensor(each) for each in values},
     "graph": lambda values: Graph(a=x(*values)),
 }
@@ -164,8 +141,6 @@ def test_every_sort_of_value_is_compared(sort):
     assert difference(make(ONE), make(OTHER)) is not None
 
 
-# ----------------------------------------------------------------------- properties
-
 LEAVES = st.one_of(
     st.lists(st.floats(width=32), max_size=3).map(torch.tensor),
     st.integers(-3, 3),
@@ -179,6 +154,8 @@ BATCHES = st.recursive(
         st.lists(parts, max_size=3).map(tuple),
         st.lists(parts, max_size=3).map(deque),
         st.dictionaries(st.text(max_size=2), parts, max_size=3),
+        st.dictionaries(st.text(max_size=2), parts, max_size=3).map(OrderedDict),
+        st.dictionaries(st.text(max_size=2), parts).map(lambda p: defaultdict(list, p)),
         st.dictionaries(st.integers(0, 3), parts, max_size=3).map(Box),
         st.dictionaries(st.integers(0, 3), parts, max_size=3).map(Sealed),
         st.builds(Pair, parts, parts),

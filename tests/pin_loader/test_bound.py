@@ -47,33 +47,20 @@ def samples(seconds):
     return Samples((seconds,) * 3)
 
 
-def rates(*, load=1.0, pin=1.0, link=1.0, pageable=1.0, step=1.0):
-    """Rates in milliseconds."""
-    return Rates(
-        load=Loading(samples(load * MS), workers=2),
-        pin_copy=samples(pin * MS),
-        copies=(
-            CopyMode(False, True, samples(pageable * MS), samples(pageable * MS)),
-            CopyMode(True, True, samples(link * MS), samples(link * MS)),
-            CopyMode(True, False, samples(0.001 * MS), samples(link * MS)),
-        ),
-        step=Step("step", samples(step * MS)),
-    )
-
-
-def of_costs(costs):
+def of_costs(costs, *, stands_in=False):
     """The rates that these costs come from."""
-    factor = 1 / MS
-    return rates(
-        load=costs.load_s * factor,
-        pin=costs.pin_s * factor,
-        link=costs.link_s * factor,
-        pageable=costs.blocking_s * factor,
-        step=costs.step_s * factor,
+    link = samples(costs.link_s)
+    pageable = samples(costs.blocking_s)
+    return Rates(
+        load=Loading(samples(costs.load_s), workers=2),
+        pin_copy=samples(costs.pin_s),
+        copies=(
+            CopyMode(False, True, pageable, pageable),
+            CopyMode(True, True, link, link),
+            CopyMode(True, False, samples(1e-6), link),
+        ),
+        step=Step("step", samples(costs.step_s), synthetic=stands_in),
     )
-
-
-# ------------------------------------------------------------------ examples
 
 
 def searched(now_ms, other_ms, *, now=2, other=4):
@@ -92,7 +79,7 @@ def steps_of(bound):
 
 def test_workers_are_judged_by_what_was_measured():
     """More of them, fewer, and none; what was not tried is no remedy."""
-    slow = rates(load=20, link=1, pageable=1, step=1)
+    slow = of_costs(Costs(20 * MS, MS, MS, MS, MS))
 
     more = bound_of(slow, pinned=False, workers=2, search=searched(20, 5))
     none = bound_of(slow, pinned=False, workers=2, search=searched(20, 5, other=0))
@@ -106,17 +93,10 @@ def test_workers_are_judged_by_what_was_measured():
     assert steps_of(more)[Remedy.PREFETCH] == 20
 
 
-def standing_in(found):
-    """The same rates with a step that stands in for the user's."""
-    step = dataclasses.replace(found.step, synthetic=True)
-    return dataclasses.replace(found, step=step)
-
-
 def test_what_was_measured_is_never_above_what_was_said_to_be_the_most():
     """Both loops outdo the parts: then the parts were too slow."""
-    bound = bound_of(
-        rates(load=1, pin=2, link=1, pageable=6, step=3), pinned=False, workers=2
-    )
+    costs = Costs(MS, 2 * MS, MS, 6 * MS, 3 * MS)
+    bound = bound_of(of_costs(costs), pinned=False, workers=2)
     quicker = EndToEnd(verdict_of([(9 * MS, 2 * MS)] * 6))
     slower = EndToEnd(verdict_of([(9 * MS, 5 * MS)] * 6))
 
@@ -124,9 +104,6 @@ def test_what_was_measured_is_never_above_what_was_said_to_be_the_most():
 
     assert raised.gain(Remedy.PREFETCH).times == pytest.approx(4.5)
     assert after_proof(bound, slower, Remedy.PREFETCH) == bound
-
-
-# ---------------------------------------------------------------- properties
 
 
 @given(all_costs, st.booleans(), st.floats(0, 3), st.floats(0.01, 1000))
@@ -140,9 +117,11 @@ def test_no_step_gains_more_than_is_told_of_a_stand_in(costs, pinned, step, othe
         bound = bound_of(found, pinned=pinned, workers=costs.workers, search=search)
         return {gain.remedy: gain.times for gain in bound.gains}
 
-    found = of_costs(dataclasses.replace(costs, step_s=step))
-
-    most_of_all, own = times_of(standing_in(found)), times_of(found)
+    costs = dataclasses.replace(costs, step_s=step)
+    own, most_of_all = (
+        times_of(of_costs(costs)),
+        times_of(of_costs(costs, stands_in=True)),
+    )
     # What makes each step longer is next to nothing in a long one.
     assert all(own[each] <= max(most_of_all[each], 1) * (1 + 1e-9) for each in own)
 

@@ -27,7 +27,7 @@ from gpumagic.pin_loader.prove import (  # noqa: E402
     worked_out,
 )
 from gpumagic.report.robust import Verdict  # noqa: E402
-from tests.pin_loader.loader_kinds import (  # noqa: E402
+from tests.pin_loader.kinds import (  # noqa: E402
     KINDS,
     Noisy,
     Numbers,
@@ -44,7 +44,6 @@ def test_what_was_rebuilt_is_the_same(kind):
     found = compare(old, rebuild(old, pin_memory=True).loader, batches=30)
 
     assert (found.same, found.difference, found.problem) == (True, None, None)
-    assert found.whole
     assert found.batches > 1
     assert torch.equal(torch.get_rng_state(), numbers)
     assert vars(old) == held
@@ -96,9 +95,6 @@ def test_values_that_never_repeat_cannot_be_compared():
     assert "gives other values each time" in (found.problem or "")
 
 
-# ------------------------------------------------------------ records given twice
-
-
 class Whole(IterableDataset):
     """Each worker goes through all of it, in its own order or in the same."""
 
@@ -116,13 +112,11 @@ class Whole(IterableDataset):
 @pytest.mark.parametrize(
     ("dataset", "twice"),
     [
-        (Whole(), True),
         (Whole(shuffled=True), True),
         (Whole(alike=True), None),
-        (Whole(2), None),
         (Stream(40), False),
     ],
-    ids=["doubled", "shuffled", "alike", "few", "shared"],
+    ids=["shuffled", "alike", "shared"],
 )
 def test_workers_that_each_give_everything_are_found(dataset, twice):
     """By the records of an epoch's beginning; where these tell nothing, nothing is."""
@@ -151,18 +145,6 @@ def test_records_tell_who_shares_out(workers, rows, taken, shares):
         assert found is not shares
     else:
         assert found in (None, not shares)
-
-
-def test_the_beginning_of_an_epoch_is_not_all_of_it():
-    """What was compared is told: so many batches, and whether there are no more."""
-    old = DataLoader(Numbers(), 4)
-
-    found = compare(old, rebuild(old).loader, batches=2)
-
-    assert (found.batches, found.same, found.whole) == (2, True, False)
-
-
-# -------------------------------------------------------------- both loops, in turn
 
 
 @pytest.mark.parametrize(
@@ -194,19 +176,6 @@ def test_the_order_of_runs_is_a_b_b_a():
     assert "".join(ran[2:10]) == "ABBAABBA"
     assert set(pairs) == {(4, 4)}
     assert len(_pairs(loops, 4, 0.0)) == 1
-
-
-def test_a_verdict_is_worth_twice_the_time(monkeypatch):
-    """Six pairs are taken where they fit into that, and else none beyond the time."""
-    now_s = [0.0]
-    monkeypatch.setattr("gpumagic.pin_loader.prove.perf_counter", lambda: now_s[0])
-
-    def run(_):
-        now_s[0] += 1
-
-    loops = [SimpleNamespace(run=run)] * 2
-    assert len(_pairs(loops, 4, 7.0)) == 6
-    assert len(_pairs(loops, 4, 4.0)) == 4
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -1,4 +1,4 @@
-"""A training cell watched on the simulated GPU: copies by line, to the byte."""
+"""On the simulated GPU: a cell watched to the byte, and loaders judged right."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from gpumagic.devices.opening import runtime_now
 from gpumagic.pin_loader.api import watch
-from gpumagic.pin_loader.watch_cell import WatchRun
-from gpumagic.simulator.backend.transfers import Transfers
+from tests.pin_loader.five_programs import PROGRAMS, report_of
 
 MIB = 1 << 20
 
@@ -56,26 +54,6 @@ def keep_busy(there, count):
         there += 1
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
-@pytest.mark.usefixtures("box")
-def test_after_an_error_all_is_as_before_and_reported(error):
-    """What was seen until then is told, with the error, and nobody looks on."""
-    arrive = vars(Transfers)["_arrive"]
-    loader = DataLoader(Images(4), 2)
-    run = WatchRun(runtime_now, lambda: {"dl": loader})
-    run.begin()
-
-    next(iter(loader)).to("sim")
-    run.end(error)
-    torch.zeros(MIB).to("sim")
-    report = run.report()
-
-    assert report.failed.startswith(type(error).__name__)
-    assert [each.nbytes for each in report.copies] == [2 * MIB]
-    assert [each.loader for each in report.waits] == ["dl"]
-    assert vars(Transfers)["_arrive"] is arrive
-
-
 @pytest.mark.usefixtures("box")
 def test_our_prefetcher_copies_pinned_and_is_waited_for_under_its_name():
     """A loop over a prefetcher copies nothing itself, and its waits are told once."""
@@ -97,3 +75,14 @@ def test_our_prefetcher_copies_pinned_and_is_waited_for_under_its_name():
     ]
     assert sum(each.nbytes for each in report.copies) == 12 * MIB
     assert sum(each.pageable_bytes for each in report.copies) == 0
+
+
+@pytest.mark.usefixtures("box")
+@pytest.mark.parametrize(
+    "name", ["waiting items", "fast items with workers", "doubled records"]
+)
+def test_it_is_judged_right(name):
+    """Far more workers, none at all, and an error of the user's."""
+    report = report_of(name)
+
+    assert PROGRAMS[name].is_right(report), report.headline

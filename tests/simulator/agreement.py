@@ -44,7 +44,6 @@ class Agreement:
     timings: int
     median_error: float
     within_a_quarter: float
-    within_a_half: float
     within_twice: float
 
 
@@ -59,7 +58,6 @@ def agreement(timings: tuple[Timing, ...], modelled_us) -> Agreement:
         timings=len(factors),
         median_error=statistics.median(factors) - 1,
         within_a_quarter=share(1.25),
-        within_a_half=share(1.5),
         within_twice=share(2),
     )
 

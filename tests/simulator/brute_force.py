@@ -29,10 +29,7 @@ class Entry:
 class BruteForce:
     """A host whose every question replays the whole program.
 
-    Args:
-        streams: Device and priority of each stream.
-
-        latencies: The same as the scheduler's.
+    Each stream is a device and a priority.
     """
 
     def __init__(self, streams, latencies):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, NamedTuple
 
-from gpumagic.simulator.races import HOST, Kind
+from gpumagic.simulator.hazards import HOST, Kind
 
 
 class Past(NamedTuple):
@@ -26,11 +26,7 @@ class Past(NamedTuple):
 
 
 class SlowTracker:
-    """Happens-before as a graph.
-
-    Args:
-        cures: Whether a race, once reported, counts as repaired by a wait.
-    """
+    """Happens-before as a graph; with `cures`, a race that is reported is repaired."""
 
     def __init__(self, *, cures: bool = True) -> None:
         self.cures = cures

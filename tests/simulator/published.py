@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 
 from gpumagic.simulator.costs import HostCosts
-from gpumagic.simulator.engines import Engine
+from gpumagic.simulator.scheduler import Engine
 from tests.simulator.timings import (
     Copy,
     Timing,

@@ -14,19 +14,15 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 @dataclass(frozen=True)
 class Series:
-    """One machine, measured over many sizes.
-
-    Attributes:
-        beyond_us: What such a timing holds beside the collective itself: calls that
-            nothing hides, or eight GPUs launched one after another by one process.
-            It is fitted with the rest, and no part of the model.
-    """
+    """One machine, measured over many sizes."""
 
     name: str
     source: str
     model: str
     gpus: int
     measured_us: dict[int, float]
+    # what such a timing holds beside the collective itself: calls that nothing hides,
+    # or eight GPUs launched by one process; it is fitted, and no part of the model
     beyond_us: float = 0.0
     held_out: bool = False
 

@@ -9,9 +9,6 @@ What is left out, as it says nothing of a kernel's time:
 - operations whose sizes are not in the recording (cat, zeros, full);
 - copies over the link of more than 64 KiB: these go at the pace of that machine, 8 GB/s
   in one of the jobs and 20 in the other, where its model has 25.
-
-Everything else stays in, though communication ran beside some of it, some was seen but
-once, and half a microsecond of 3 is a sixth.
 """
 
 from __future__ import annotations
@@ -22,8 +19,8 @@ from pathlib import Path
 from random import Random
 
 from gpumagic.simulator.costs import Blocks
-from gpumagic.simulator.engines import Engine
 from gpumagic.simulator.operators import CAST, rule_for, strided_rule
+from gpumagic.simulator.scheduler import Engine
 from tests.simulator.timings import Copy, Kernel, Timing
 
 SEED = 20

@@ -63,29 +63,6 @@ def a_ring_that_numpy_fills(gpu):
 
 
 @right
-def a_loop_that_asks_an_event(gpu):
-    """An event that answers True is as good as one that was waited for."""
-    pin, there = torch.empty(N).pin_memory(), torch.empty(TIMES, N, device=gpu.device)
-    for i in range(TIMES):
-        pin.fill_(i)
-        there[i].copy_(pin, non_blocking=True)
-        event = gpu.api.current_stream().record_event()
-        gpu.until(event.query)
-    same(there, numbered())
-
-
-@right
-def the_other_columns_are_filled(gpu):
-    """Columns between those under way share no byte with them."""
-    pin = torch.zeros(N, N).pin_memory()
-    there = pin[:, : N // 2].to(gpu.device, non_blocking=True)
-    pin[:, N // 2 :] = 7
-    pin.t()[N // 2 :].add_(1)
-    gpu.api.synchronize()
-    same(there, torch.zeros(N, N // 2))
-
-
-@right
 def rows_that_an_index_names(gpu):
     """An index or a mask that names only what is not under way."""
     pin = torch.zeros(N, N).pin_memory()
@@ -119,16 +96,6 @@ def loader(workers=0):
     return torch.utils.data.DataLoader(
         dataset, batch_size=4, pin_memory=True, num_workers=workers
     )
-
-
-@right
-def a_loader_that_pins(gpu):
-    """The tutorial's loop over a DataLoader with pin_memory=True."""
-    total = torch.zeros((), device=gpu.device)
-    for x, y in loader():
-        there = x.to(gpu.device, non_blocking=True), y.to(gpu.device, non_blocking=True)
-        total += (there[0].mean(1) - there[1]).abs().sum()
-    assert total.item() == 0
 
 
 @right
@@ -187,33 +154,7 @@ def rows_that_have_come_are_read(gpu):
     assert host.sum() == 2 * N
 
 
-# -------------------------------------------------------------- there and back again
-
-
-@right
-def out_on_one_stream_and_back_on_another(gpu):
-    """Where the second stream waits for the first."""
-    pin, side = torch.zeros(N).pin_memory(), gpu.api.Stream()
-    pin.copy_(torch.ones(N, device=gpu.device), non_blocking=True)
-    side.wait_stream(gpu.api.current_stream())
-    with gpu.api.stream(side):
-        back = pin.to(gpu.device, non_blocking=True)
-    gpu.api.current_stream().wait_stream(side)
-    same(back, torch.ones(N))
-
-
 # ----------------------------------------------------------------- graphs, as on CUDA
-
-
-def captured(gpu):
-    """A graph that sends from one pinned buffer and brings back to another."""
-    given, got = torch.zeros(N).pin_memory(), torch.zeros(N).pin_memory()
-    x, graph = torch.zeros(N, device=gpu.device), torch.cuda.CUDAGraph()
-    gpu.api.synchronize()
-    with torch.cuda.graph(graph):
-        x.copy_(given, non_blocking=True)
-        got.copy_(x * 2, non_blocking=True)
-    return graph, given, got
 
 
 @right
@@ -221,10 +162,14 @@ def a_graph_that_copies(gpu):
     """The buffer is filled after the capture, and whenever the host has waited."""
     if gpu.word != "cuda":
         return
-    graph, given, got = captured(gpu)
+    given, got = torch.zeros(N).pin_memory(), torch.zeros(N).pin_memory()
+    x, graph = torch.zeros(N, device=gpu.device), torch.cuda.CUDAGraph()
+    gpu.api.synchronize()
+    with torch.cuda.graph(graph):
+        x.copy_(given, non_blocking=True)
+        got.copy_(x * 2, non_blocking=True)
     for i in range(TIMES):
         given.fill_(i)
-        graph.replay()
         graph.replay()
         gpu.api.synchronize()
         assert got[0] == 2 * i

@@ -15,7 +15,6 @@ from gpumagic.simulator.collective_times import (
 from gpumagic.simulator.models import CATALOGUE, find_model
 from tests.simulator.published_collectives import GIB, MIB, PUBLISHED
 
-H100 = find_model("h100")
 SIZES = st.integers(0, 16 * GIB)
 EVERY = st.sampled_from(list(Collective))
 
@@ -50,12 +49,3 @@ def test_more_never_takes_less(model, what, nbytes, data):
     more = collective_time(what, nbytes + MIB, model, ranks)
 
     assert 0 < told.ns <= more.ns
-
-
-def test_a_switch_that_adds_up_is_the_way_for_long_tensors():
-    """On eight H100 short tensors go round a ring, long ones through the switch."""
-    short = collective_time(Collective.ALL_REDUCE, 1 << 10, H100, 8)
-    long = collective_time(Collective.ALL_REDUCE, GIB, H100, 8)
-
-    assert (short.algorithm, short.protocol) == ("RING", "LL")
-    assert (long.algorithm, long.protocol) == ("NVLS", "SIMPLE")

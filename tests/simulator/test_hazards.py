@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.simulator import hazards, races
-from gpumagic.simulator.hazards import Accesses, Tracker
-from gpumagic.simulator.races import HOST
+from gpumagic.simulator import hazards
+from gpumagic.simulator.hazards import HOST, Accesses, Tracker
 from tests.simulator.brute_force_order import (
     Play,
     SlowTracker,
@@ -34,10 +33,6 @@ class Bench:
     def read(self, stream, storage, place="later", view=None):
         """The races of reading a storage, or a view of it."""
         return self.tracker.operate(stream, (whole(storage, view),), (), place)
-
-    def wait_stream(self, waiting, other):
-        """What `waiting.wait_stream(other)` does."""
-        self.tracker.wait(waiting, self.tracker.record(other))
 
 
 def whole(storage, view=None):
@@ -80,7 +75,7 @@ VIEWS = st.one_of(
 @given(VIEWS, VIEWS)
 def test_overlap_is_having_a_byte_in_common(one, other):
     """The answer for two views is that of comparing them byte by byte."""
-    assert races.overlap(one, other) == bool(bytes_of(*one) & bytes_of(*other))
+    assert hazards.overlap(one, other) == bool(bytes_of(*one) & bytes_of(*other))
 
 
 def test_large_views_are_told_apart_by_arithmetic():
@@ -89,8 +84,8 @@ def test_large_views_are_told_apart_by_arithmetic():
     left, right, middle = (
         strided(start, (rows, 100), (800, 4), 4) for start in (0, 400, 200)
     )
-    assert not races.overlap(left, right)
-    assert races.overlap(left, middle)
+    assert not hazards.overlap(left, right)
+    assert hazards.overlap(left, middle)
 
 
 # ---------------------------------------------------------------------- any program
@@ -143,7 +138,7 @@ def test_a_storage_in_many_pieces_keeps_its_latest_accesses(bench):
 def told(bench, race):
     """Problem and hint, with names as a user would type them."""
     names = {bench.main: "torch.cuda.default_stream()", bench.side: "side"}
-    return races.problem_and_hint(race, names.__getitem__, "In [3], {}".format)
+    return hazards.problem_and_hint(race, names.__getitem__, "In [3], {}".format)
 
 
 def test_a_race_between_streams_says_what_to_wait_for(bench, x):

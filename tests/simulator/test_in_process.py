@@ -12,23 +12,18 @@ pytest.importorskip("torch")
 # look whether something has been imported come first.
 TOGETHER = {
     "device sim": (
-        "cuda_only",
         "data_loaders",
-        "differentiation",
         "half_precision",
         "hooks",
         "host_indices",
-        "memory",
         "other_libraries",
         "out_of_memory",
         "pinned_memory",
-        "races_shown",
         "random",
         "runtime",
         "streams",
         "tensors",
         "training",
-        "training_tools",
         "workloads",
     ),
     "standing in for CUDA": (
@@ -49,7 +44,7 @@ TOGETHER = {
     ),
     "on and off": ("off", "second_machine", "threads_and_forks"),
     "Ctrl-C": ("interrupts", "interrupt_handling"),
-    "torch's own samples": ("autocast", "module_database", "operator_database"),
+    "torch's own samples": ("autocast", "operator_database"),
 }
 GROUPS = own_process.groups_beside(__file__, TOGETHER)
 

@@ -23,8 +23,7 @@ def there_is_a_simulator():
     own_process.require_simulator()
 
 
-INTERRUPTS = 25
-PATIENCE_S, WAIT_S = 300, 120
+INTERRUPTS, PATIENCE_S = 25, 300
 SWITCH_ON = """
 import torch, gpumagic
 torch.set_num_threads(1)
@@ -44,11 +43,6 @@ CHECK = """
 m.zero_grad()
 m(x).sum().backward()
 print([each.grad.tolist() for each in m.parameters()] == right)
-"""
-WAIT = f"""
-import time
-print("begun", flush=True)
-time.sleep({WAIT_S})
 """
 
 
@@ -108,33 +102,16 @@ def a_kernel():
         manager.shutdown_kernel(now=True)
 
 
-@pytest.fixture(scope="module")
-def kernel():
-    """A kernel in which the simulator is on."""
-    with a_kernel() as one:
-        assert one.run(SWITCH_ON) == ("", "")
-        yield one
-
-
 @pytest.mark.kernel
-def test_every_interrupt_of_training_arrives(kernel):
+def test_every_interrupt_of_training_arrives():
     """Each of 25 stops its cell; the kernel lives, and computes the right numbers."""
     dice = random.Random(0)  # noqa: S311 -- no secret
-    raised = [
-        kernel.run(TRAIN_FOR_EVER, interrupt_after=dice.uniform(0, 0.1))[1]
-        for _ in range(INTERRUPTS)
-    ]
+    with a_kernel() as kernel:
+        assert kernel.run(SWITCH_ON) == ("", "")
+        raised = [
+            kernel.run(TRAIN_FOR_EVER, interrupt_after=dice.uniform(0, 0.1))[1]
+            for _ in range(INTERRUPTS)
+        ]
 
-    assert raised == ["KeyboardInterrupt"] * INTERRUPTS
-    assert kernel.run(CHECK) == ("True", "")
-
-
-@pytest.mark.kernel
-def test_a_cell_that_waits_is_interrupted_before_its_end(kernel):
-    """The button ends `time.sleep` before it would have ended by itself."""
-    start = time.monotonic()
-    printed, raised = kernel.run(WAIT, interrupt_after=0.1)
-
-    assert (printed, raised) == ("begun", "KeyboardInterrupt")
-    assert time.monotonic() - start < WAIT_S
-    assert kernel.run(CHECK) == ("True", "")
+        assert raised == ["KeyboardInterrupt"] * INTERRUPTS
+        assert kernel.run(CHECK) == ("True", "")

@@ -13,7 +13,7 @@ from gpumagic.simulator.operators import Rule, convolution_rule, rule_for, softm
 
 if TYPE_CHECKING:
     from gpumagic.simulator.costs import Amount, CostModel
-    from gpumagic.simulator.engines import Engine
+    from gpumagic.simulator.scheduler import Engine
 
 SIZE = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 
@@ -167,16 +167,10 @@ def plain_attention(passes, matmuls, heads, length, depth):
 def series(  # noqa: PLR0913 -- a table has these columns
     source, device, text, made, measured, *, start=EVENT_PAIR_US, floor=0
 ):
-    """A timing for each case.
+    """A timing for each case: its sizes, and the microseconds that were measured.
 
-    Args:
-        source: Who published it.
-        device: The key of the device.
-        text: What was run.
-        made: Makes the kernels, or the one kernel, from the sizes of a case.
-        measured: Microseconds by size, or by several sizes.
-        start: The microseconds that are measured round the work.
-        floor: What the host cannot go below.
+    `made` makes its kernels from the sizes; `start` is measured round the work, and
+    `floor` is what the host cannot go below.
     """
     for case, measured_us in measured.items():
         sizes = case if isinstance(case, tuple) else (case,)

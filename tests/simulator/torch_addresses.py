@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import io
-import pickle
 
 import pytest
 import torch
-from torch import nn
 
 import gpumagic
 
@@ -42,10 +40,7 @@ def test_addresses_are_those_of_the_snapshot(device):
 
 
 def test_sharing_is_found_as_ever(device):
-    """What torch, pickle and copy know to be shared is shared in what they make."""
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    model[1].weight = model[0].weight
-    model.to(device)
+    """What torch, files and copy know to be shared is shared in what they make."""
     x = torch.arange(10.0, device=device)
     pair = x, x[4:]
     copies = [copy.deepcopy(pair)]
@@ -54,14 +49,8 @@ def test_sharing_is_found_as_ever(device):
         torch.save(pair, file, _use_new_zipfile_serialization=zipped)
         file.seek(0)
         copies.append(torch.load(file))
-    state = pickle.loads(pickle.dumps(model)).state_dict()  # noqa: S301 -- our own
 
-    assert state["0.weight"].data_ptr() == state["1.weight"].data_ptr()
     for whole, part in copies:
         assert part.untyped_storage().data_ptr() == whole.data_ptr() != x.data_ptr()
         assert part.data_ptr() == whole.data_ptr() + 16
         assert part.tolist() == x[4:].tolist()
-    one, other = torch.ones(3, device=device), torch.zeros(2, device=device)
-    addresses = other.data_ptr(), one.data_ptr()
-    torch.utils.swap_tensors(one, other)
-    assert (one.data_ptr(), other.data_ptr()) == addresses

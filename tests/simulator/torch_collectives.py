@@ -56,7 +56,7 @@ def test_all_ranks_have_one_clock_idle_and_under_load(found):
     ends = {tuple(each[run]["ends_ns"]) for each in found for run in ("idle", "busy")}
     assert len(ends) == 1
     (moments,) = ends
-    assert len(moments) > 60
+    assert len(moments) > 40
     assert [*moments] == sorted(moments)
 
 

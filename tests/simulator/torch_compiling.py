@@ -57,24 +57,12 @@ def test_the_kernels_are_not_compiled_themselves(device, recwarn):
     assert not [each for each in seen if "gpumagic" in getattr(each, "__module__", "")]
 
 
-REFUSED = {
-    "by default": {},
-    "with a mode": {"mode": "reduce-overhead"},
-}
-
-
 @pytest.mark.filterwarnings("ignore")  # torch's own, about what it finds unfinished
-@pytest.mark.parametrize("how", REFUSED)
-def test_backends_that_make_kernels_are_refused_by_name(device, how):
+def test_inductor_is_refused_by_name(device):
     """Two lines say which backend there is not, and what to type instead."""
     model, x = model_on(device)
 
-    with pytest.raises(NotSimulated) as caught:
-        torch.compile(model, **REFUSED[how])(x)
+    with pytest.raises(NotSimulated, match="with the inductor backend") as caught:
+        torch.compile(model)(x)
 
-    assert caught.value.problem == (
-        "the simulator has no torch.compile with the inductor backend"
-    )
-    assert caught.value.hint == (
-        'say torch.compile(f, backend="eager") here, or "aot_eager"'
-    )
+    assert 'backend="eager"' in caught.value.hint

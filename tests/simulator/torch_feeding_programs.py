@@ -9,11 +9,9 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.simulator.backend.race_warnings import DataRace
+from gpumagic.simulator.backend.simulation import DataRace
 from tests.simulator.right_feeding import RIGHT
 from tests.simulator.wrong_feeding import WRONG
-
-PAUSE_S = 1e-6
 
 
 @pytest.fixture(scope="module", params=["sim", "cuda"])
@@ -27,15 +25,8 @@ def gpu(request, word):
     """A simulated machine as the programs know it."""
     cuda = word == "cuda"
     with gpumagic.simulate("h100", as_cuda=cuda, hazards=request.param) as box:
-
-        def until(question):
-            while not question():
-                box.pass_time(PAUSE_S)
-
         api = torch.cuda if cuda else torch.sim
-        yield types.SimpleNamespace(
-            box=box, device=word, word=word, api=api, until=until
-        )
+        yield types.SimpleNamespace(box=box, device=word, word=word, api=api)
 
 
 @pytest.mark.parametrize("program", RIGHT, ids=lambda program: program.__name__)

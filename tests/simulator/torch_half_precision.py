@@ -62,3 +62,25 @@ def test_what_cuda_alone_computes_is_right():
 
     expected = functional.interpolate(picture.float(), **options)
     assert torch.equal(shrunk.cpu(), expected.half())
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("mm", [(3, 4), (4, 5)]),
+        ("bmm", [(2, 3, 4), (2, 4, 5)]),
+        ("addmm", [(3, 5), (3, 4), (4, 5)]),
+        ("baddbmm", [(2, 3, 5), (2, 3, 4), (2, 4, 5)]),
+    ],
+)
+def test_a_product_of_halves_gives_single_precision_if_asked_to(name, shapes):
+    """As attention and optimisers in bfloat16 ask of CUDA."""
+    given = [numbers(*shape).to("sim", torch.bfloat16) for shape in shapes]
+    found = getattr(torch, name)(*given, out_dtype=torch.float32)
+    wanted = getattr(torch, name)(*(each.cpu().float() for each in given))
+    assert found.dtype == torch.float32
+    assert found.device.type == "sim"
+    torch.testing.assert_close(found.cpu(), wanted)
+    into = torch.empty_like(found)
+    getattr(torch, name)(*given, out_dtype=torch.float32, out=into)
+    torch.testing.assert_close(into, found)

@@ -31,7 +31,6 @@ class Tied(nn.Module):
 
 MODULES = {
     "tied": Tied,
-    "old weight norm": lambda: nn.utils.weight_norm(nn.Linear(4, 3)),
     "script": lambda: torch.jit.script(nn.Linear(4, 3)),
 }
 

@@ -17,7 +17,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 import gpumagic
-from gpumagic.simulator.backend import call, host_memory, kernels
+from gpumagic.simulator.backend import call, kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,17 +160,16 @@ def test_no_operator_makes_more_than_is_foreseen(
     def judge(simulation, _, operation, inner, named):
         if not operation.makes:
             return
-        at_most = host_memory.at_most_bytes(operation, inner, named)
-        exactly = host_memory.bytes_by_shapes(operation, inner, named)
+        at_most = call.at_most_bytes(operation, inner, named)
+        exactly = call.bytes_by_shapes(operation, inner, named)
         made = bytes_made(operation, inner, named)
         if made is not None and made > min(exactly or made, at_most) + LITTLE:
             wrong.add(f"{operation.name}: {made} made, {exactly} of {at_most} foreseen")
 
     for module in (call, kernels):
         monkeypatch.setattr(module, "foresee", judge)
-        monkeypatch.setattr(module, "may_be_large", lambda *_: True)
     monkeypatch.setattr(kernels, "_FEW_PAIRS", -1)
-    monkeypatch.setattr(kernels, "_FEW_ELEMENTS", -1)
+    monkeypatch.setattr(call, "_SMALL_BYTES", -1)
     for operator in operators[group]:
         for _, sample in zip(range(FEW), samples_of(operator), strict=False):
             here = (sample.input, sample.args, sample.kwargs)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gpumagic
-from gpumagic.simulator.backend.race_warnings import DataRace
+from gpumagic.simulator.backend.simulation import DataRace
 
 BUSY = 1024  # a matmul of this size keeps a stream busy for a while
 
@@ -66,29 +66,3 @@ def test_a_side_stream_that_reads_too_early_gets_poison(poisoned):
     assert early.isnan().all()
     assert right.tolist() == [2.0] * 4
     assert len(poisoned.races) == 1
-
-
-def test_what_nobody_has_seen_is_told_when_the_host_has_waited(poisoned):
-    """Numpy's write is found by its bytes, and told once."""
-    pin = torch.zeros(4).pin_memory()
-    array = pin.numpy()
-    pin.to("sim", non_blocking=True)
-    array[1] = 7
-    with pytest.warns(DataRace, match="finds that the host changed some of the 16 B"):
-        torch.sim.synchronize()
-    torch.sim.synchronize()
-
-    assert pin.tolist() == [0.0, 7.0, 0.0, 0.0]
-    assert len(poisoned.races) == 1
-
-
-def test_a_tensor_with_a_copy_under_way_prints_as_ever(box):
-    """What is under way looks like any tensor; looking at its numbers is a race."""
-    host = torch.ones(2, device="sim").to("cpu", non_blocking=True)
-
-    with pytest.warns(DataRace):
-        text = repr(host)
-
-    assert text == "tensor([1., 1.])"
-    assert (host.shape, host.dtype) == ((2,), torch.float32)
-    assert isinstance(host, torch.Tensor)

@@ -18,7 +18,6 @@ def x():
 
 ACTIVITIES = {
     "both": {"activities": [ProfilerActivity.CPU, ProfilerActivity.CUDA]},
-    "CUDA alone": {"activities": [ProfilerActivity.CUDA]},
     "all there are": {},
 }
 

@@ -9,15 +9,11 @@ pytestmark = pytest.mark.usefixtures("kept_box")
 
 SAMPLERS = {
     "randn": lambda generator: torch.randn(50, device="sim", generator=generator),
-    "randperm": lambda generator: torch.randperm(50, device="sim", generator=generator),
     "bernoulli": lambda generator: torch.bernoulli(
         torch.full((50,), 0.5, device="sim"), generator=generator
     ),
     "multinomial": lambda generator: torch.multinomial(
         torch.ones(50, device="sim"), 9, generator=generator
-    ),
-    "normal": lambda generator: torch.normal(
-        torch.zeros(50, device="sim"), 1.0, generator=generator
     ),
     **{
         name: lambda generator, name=name, arguments=arguments: getattr(
@@ -26,11 +22,6 @@ SAMPLERS = {
         for name, arguments in {
             "normal_": (),
             "uniform_": (),
-            "random_": (),
-            "exponential_": (),
-            "cauchy_": (),
-            "log_normal_": (),
-            "geometric_": (0.5,),
             "bernoulli_": (0.5,),
         }.items()
     },
@@ -54,10 +45,9 @@ def test_the_same_seed_gives_the_same_numbers(name):
     assert host_before.equal(host_after)
 
 
-@pytest.mark.parametrize("device", ["cpu"])
-def test_a_generator_of_another_device_is_refused(device):
+def test_a_generator_of_another_device_is_refused():
     """What is drawn on one GPU cannot take its numbers from elsewhere, as on CUDA."""
     with pytest.raises(
         RuntimeError, match=r"device type for generator|generator.*device"
     ):
-        torch.randn(2, device="sim:0", generator=torch.Generator(device))
+        torch.randn(2, device="sim:0", generator=torch.Generator())

@@ -23,22 +23,13 @@ print(hasattr(torch, "sim"), torch.ones(2) + 1)
 """
 
 
-# ------------------------------------------------------------- before it is on
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         ({"machine": "h1000"}, "no GPU named 'h1000'"),
-        ({"machine": ""}, "no GPU named ''"),
         ({"machine": "17xh100"}, "1 to 16 GPUs.*17"),
-        ({"machine": "0xt4"}, "1 to 16 GPUs.*0"),
         ({"hazards": "poisen"}, "'poisen' is not a way to treat hazards"),
         ({"memory": "1MiB"}, "no room for its own context"),
-        ({"memory": 1}, "no room for its own context"),
-        ({"memory": -1}, "no room for its own context"),
-        ({"memory": "lots"}, "lots"),
-        ({"allocator": "max_split_size:9"}, "max_split_size"),
     ],
     ids=str,
 )
@@ -51,10 +42,9 @@ def test_a_machine_that_there_is_not(arguments, problem):
     assert not torch.accelerator.is_available()
 
 
-@pytest.mark.parametrize("version", ["2.9.1+cpu", "2.4.0", "1.13.1"])
-def test_a_torch_that_is_too_old(version, monkeypatch):
+def test_a_torch_that_is_too_old(monkeypatch):
     """A torch without the means is refused, with the command that renews it."""
-    monkeypatch.setattr(torch, "__version__", version)
+    monkeypatch.setattr(torch, "__version__", "2.9.1+cpu")
 
     with pytest.raises(DeviceError, match=r"needs torch 2\.10 or newer") as caught:
         gpumagic.simulate("h100")
@@ -81,28 +71,14 @@ def test_a_torch_with_another_device_from_python(fork):
     assert "False tensor([2., 2.])" in printed
 
 
-# ------------------------------------------------------------------ while it is on
-
-
 REFUSED = {
     "sparse": torch.Tensor.to_sparse,
-    "sparse, made by hand": lambda x: torch.sparse_coo_tensor(
-        torch.zeros(2, 1, dtype=torch.int64, device="sim"), x[0, :1], (2, 2)
-    ),
-    "packed sequences": lambda x: torch.ops.aten._flash_attention_forward(
-        *[x[:, None].half()] * 3, *[x[0].int()] * 2, 2, 2, 0.0, False, False
-    ),
     "sparse gradients": lambda x: (
         nn.Embedding(3, 2, sparse=True, device="sim")(x[0].long()).sum().backward()
     ),
     "quantised": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
-    "MKL-DNN": torch.Tensor.to_mkldnn,
-    "shared memory": torch.Tensor.share_memory_,
     "shared storage": lambda _: torch.UntypedStorage._new_shared(9, device="sim"),
     "nested": lambda x: torch.nested.nested_tensor([x[0], x[1, :1]]),
-    "nested, of padding": lambda x: torch._nested_tensor_from_mask(
-        x[None], torch.ones(1, 2, dtype=torch.bool, device="sim")
-    ),
 }
 
 
@@ -121,26 +97,20 @@ def test_what_there_is_not_is_refused_by_name(name, box):
 
 WANTING_CUDA = {
     "to": lambda: torch.ones(2).to("cuda"),
-    "cuda": lambda: torch.ones(2).cuda(),
-    "synchronize": "synchronize",
+    "synchronize": lambda: torch.cuda.synchronize(0),
     "generator": lambda: torch.Generator("cuda"),
 }
 
 
-@pytest.mark.parametrize("name", WANTING_CUDA)
+@pytest.mark.parametrize("want", WANTING_CUDA.values(), ids=WANTING_CUDA)
 @pytest.mark.usefixtures("box")
-def test_code_for_cuda_is_told_of_the_simulated_gpu(name):
+def test_code_for_cuda_is_told_of_the_simulated_gpu(want):
     """Where torch says that there is no CUDA, the error says what there is."""
-    want = WANTING_CUDA[name]
-    if isinstance(want, str):
-        want = getattr(torch.cuda, want)
-
     with pytest.raises(DeviceError) as caught:
         want()
 
     assert "CUDA" in caught.value.problem
     assert 'device="sim"' in caught.value.hint
-    assert "as_cuda=True" in caught.value.hint
     assert isinstance(caught.value, (AssertionError, RuntimeError))
 
 

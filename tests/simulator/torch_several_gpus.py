@@ -32,9 +32,6 @@ def network():
     return nn.Sequential(*layers).double()
 
 
-# ------------------------------------------------------------------- DataParallel
-
-
 def test_replicas_give_the_numbers_of_the_parts(device):
     """Outputs, gradients and buffers are those of each part of the batch by itself."""
     plain, batch = network(), torch.randn(10, 6).double()
@@ -54,12 +51,6 @@ def test_replicas_give_the_numbers_of_the_parts(device):
         assert torch.allclose(own.grad.cpu(), one.grad + other.grad)
     for ours, theirs in zip(model.module.buffers(), plain.buffers(), strict=True):
         assert torch.allclose(ours.cpu(), theirs)
-
-
-# ------------------------------------------------------------------- torch.cuda.comm
-
-
-# ------------------------------------------------------------- several processes
 
 
 def test_a_group_of_one_reduces_on_its_gpu(device, tmp_path):

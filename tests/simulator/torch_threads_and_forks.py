@@ -28,9 +28,6 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-# ------------------------------------------------------------------------ threads
-
-
 def in_threads(work, arguments):
     """Call a function in a thread for each argument, and give what it returned."""
     found = {}
@@ -83,9 +80,6 @@ def test_six_threads_train_on_two_devices(box):
         verify(gpu.allocator)
 
 
-# -------------------------------------------------------------------------- forks
-
-
 def in_a_child(work):
     """What a forked child says that the function returned, or why not; how it ended."""
     reading, writing = os.pipe()
@@ -108,11 +102,8 @@ def in_a_child(work):
 
 USES = {
     "a factory": lambda _: torch.ones(2, device="sim"),
-    "a copy": lambda _: torch.ones(2).to("sim"),
     "an operation": lambda x: x + 1,
-    "printing": repr,
     "a backward pass": lambda x: x.requires_grad_().sum().backward(),
-    "synchronize": lambda _: torch.sim.synchronize(),
     "the memory's figures": lambda _: torch.sim.memory_allocated(),
 }
 

@@ -60,16 +60,6 @@ def a_wait_of_the_device_only(gpu):
 
 
 @wrong
-def an_event_that_is_asked_once(gpu):
-    """It answers False, and the loop goes on."""
-    pin = zeros(1 << 20)
-    for i in range(3):
-        pin.fill_(i)
-        sent(gpu, pin)
-        gpu.api.current_stream().record_event().query()
-
-
-@wrong
 def a_ring_that_is_one_too_short(gpu):
     """Events three copies back, but only two slots."""
     ring, events = zeros(2, N).unbind(), []
@@ -131,14 +121,11 @@ def overwriting(name, write):
 overwriting("as_a_whole", lambda pin: pin.zero_().add_(1))
 overwriting("at_one_place", lambda pin: pin.__setitem__((0, 0), 7))
 overwriting("by_numpy", lambda pin: pin.numpy().__setitem__(slice(None), 3))
-overwriting("by_a_transposed_view", lambda pin: pin.t()[0].fill_(1))
 overwriting("as_bytes", lambda pin: pin.view(torch.uint8)[0].fill_(9))
-overwriting("from_numpy", lambda pin: torch.from_numpy(pin.numpy()).fill_(2))
 overwriting(
     "on_its_storage",
     lambda pin: torch.empty(0).set_(pin.untyped_storage(), 3, (2,), (1,)).fill_(1),
 )
-overwriting("as_a_result", lambda pin: torch.add(torch.ones(N, N), 1, out=pin))
 overwriting("where_an_index_says", lambda pin: pin.index_fill_(0, torch.tensor(2), 1))
 overwriting("under_a_mask", lambda pin: pin.__setitem__(torch.eye(N) > 0, 1.0))
 overwriting("by_dlpack", lambda pin: torch.from_dlpack(pin).fill_(1))
@@ -175,16 +162,6 @@ reading("by_tolist", lambda host: host[1].tolist())
 reading("by_an_operator", lambda host: host.sum())
 reading("by_an_index", lambda host: host[1][torch.tensor([1])])
 reading("under_a_mask", lambda host: host[1][host.new_ones(N, dtype=torch.bool)])
-reading("by_a_clone", lambda host: host[1].clone())
-
-
-@wrong
-def the_loss_of_this_step(gpu):
-    """The metric is read in the step that has sent it."""
-    host = zeros(TIMES)
-    for i in range(TIMES):
-        host[i].copy_(torch.ones((), device=gpu.device), non_blocking=True)
-        host[i].item()
 
 
 @wrong
@@ -259,13 +236,3 @@ def activations_that_are_freed_too_early(gpu):
         host.copy_(x, non_blocking=True)
     del x
     torch.zeros(N, device=gpu.device)
-
-
-@wrong
-def an_optimiser_that_steps_too_early(gpu):
-    """The gradients are on their way down into slices of one buffer."""
-    flat, grads = zeros(3 * N), zeros(3 * N)
-    for i in range(3):
-        part = grads[i * N : i * N + N]
-        part.copy_(torch.ones(N, device=gpu.device), non_blocking=True)
-    flat.sub_(grads)

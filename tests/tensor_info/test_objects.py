@@ -65,6 +65,8 @@ def test_odd_objects_do_not_hide_the_tensors_beside_them():
     (group,) = found.groups
     assert [each.name for each in group.names][-2:] == ["x", "y"]
     assert "dict['x']" in [each.name for each in group.names]
+    (group,) = aliases({"x": x, "d": {Refusing(): x}}).groups
+    assert [each.name for each in group.names] == ["x", "d[<Refusing>]"]
     assert found.remarks == ()
 
 
@@ -78,13 +80,6 @@ def test_an_odd_object_that_is_asked_about_costs_one_remark():
     (remark,) = shared.remarks
     assert "odd is no tensor, but of type Refusing" in remark
     assert len(shared.groups) == 1
-
-
-def test_a_key_without_words_is_named_by_its_class():
-    """A key that cannot be spelled does not end the search."""
-    (group,) = aliases({"x": x, "d": {Refusing(): x}}).groups
-
-    assert [each.name for each in group.names] == ["x", "d[<Refusing>]"]
 
 
 class Loud:

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from gpumagic.tensor_info import overlap
-from gpumagic.tensor_info.overlap import Shared, distinct_elements, shared
+from gpumagic.tensor_info.overlap import Shared, clusters, distinct_elements, shared
 from tests.tensor_info.geometries import bytes_of, flipped, of, places, seeded, some
 
 N = 2**15
@@ -103,3 +103,12 @@ def test_that_two_giants_meet_is_said_with_at_least_how_much():
     assert found.elements_overlap
     assert found.at_least
     assert found.shared_bytes > 4_000_000
+
+
+def test_what_meets_is_one_cluster_and_each_device_counts_for_itself():
+    """Directly or by way of others; equal addresses on two devices share nothing."""
+    spans = [("cuda:1", 0, 9), ("cuda:0", 5, 12), ("cuda:0", 0, 6), ("cuda:0", 12, 20)]
+
+    found = list(clusters(spans, lambda span: span))
+
+    assert found == [[spans[2], spans[1]], [spans[3]], [spans[0]]]

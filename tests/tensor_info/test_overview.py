@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import gc
 import json
-import weakref
 
 import pytest
 
@@ -59,17 +56,9 @@ def test_a_tied_weight_is_counted_once_and_named():
     assert [child.parameters for child in report.root.children] == [40, 50]
     assert odd(report) == {"tied": (".head.weight",)}
     assert "model.head.weight is model.embed.weight" in str(report)
-
-
-def test_a_tie_is_found_in_a_state_dict_too():
-    """There are other objects in it, over the same memory."""
-    model = nn.ModuleDict({"embed": nn.Embedding(10, 4), "head": nn.Linear(4, 10)})
-    model["head"].weight = model["embed"].weight
-
+    # In a state dict there are other objects, over the same memory.
     report = overview(model.state_dict())
-
-    assert report.kind == "state dict"
-    assert report.root.elements == 50
+    assert (report.kind, report.root.elements) == ("state dict", 50)
     assert [child.name for child in report.root.children] == ["embed", "head"]
     assert odd(report) == {"tied": ("['head.weight']",)}
 
@@ -98,17 +87,8 @@ def test_a_module_used_twice_says_where_it_was_first():
     assert report.root.parameters == 12
     assert [child.same_as for child in report.root.children] == ["", "", ".0"]
     assert "the same as model[0]" in str(report)
-
-
-def test_a_module_within_itself_ends():
-    """A reference back to the whole is a line, and not a walk without end."""
-    model = net()
-    model.register_module("parent", nn.Module())
-    model.parent.__dict__["_modules"]["back"] = model
     loop = [torch.ones(2)]
     loop.append(loop)
-
-    assert overview(model).root.parameters == 74
     assert overview(loop).root.elements == 2
 
 
@@ -186,42 +166,6 @@ def test_values_that_cannot_be_read_are_one_sentence():
     unread = [each for each in report.remarks if "cannot be read" in each]
     assert len(unread) == 1
     assert unread[0].startswith("values of .0.weight and 39 more cannot be read")
-
-
-def test_looking_keeps_nothing_alive_and_changes_nothing():
-    """The model dies with its last name, and its versions and gradients stay."""
-    model = net()
-    before = copy.deepcopy(model.state_dict())
-    versions = [each._version for each in model.parameters()]
-    alive = [weakref.ref(each) for each in (model, *model.parameters())]
-    state = torch.random.get_rng_state()
-
-    report = overview(model, values=True)
-
-    assert [each._version for each in model.parameters()] == versions
-    assert all(
-        torch.equal(each, before[name]) for name, each in model.state_dict().items()
-    )
-    assert torch.equal(torch.random.get_rng_state(), state)
-    gc.disable()
-    try:
-        del model
-        assert [each() for each in alive] == [None] * len(alive)
-    finally:
-        gc.enable()
-    assert report.root.nan_count == 0
-
-
-def test_layers_that_are_alike_are_one_line():
-    """Twelve blocks in a row are told once, with how many there are."""
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4)) for _ in range(12)))
-
-    text = str(overview(model))
-
-    assert "0 to 11: 12 x Sequential" in text
-    assert "240" in text
-    model[5][0].weight.requires_grad_(False)
-    assert "0 to 4: 5 x Sequential" in str(overview(model))
 
 
 def test_a_large_model_stays_small_on_the_page():

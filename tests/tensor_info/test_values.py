@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 import unittest.mock
 
@@ -127,21 +126,3 @@ def test_reading_values_keeps_no_graph_and_uses_no_random_number():
     assert x.grad is None
     assert x._version == 0
     assert torch.equal(torch.random.get_rng_state(), state)
-
-
-def test_values_that_cannot_be_read_cost_one_remark():
-    """A meta tensor has no values: one line says so, the rest is there."""
-    found = describe(torch.empty(3, device="meta"), values=True)
-
-    assert found.values is None
-    assert any("values cannot be read" in line for line in found.remarks)
-    assert found.size == (3,)
-
-
-@pytest.mark.parametrize("on_accelerator", [True, False])
-def test_reading_values_of_a_device_is_owned_up_to(on_accelerator):
-    """The one look that runs operations there, and waits, says so; on the CPU not."""
-    found = describe(torch.arange(4.0), values=True)
-    report = dataclasses.replace(found, on_accelerator=on_accelerator)
-
-    assert ("waited for it" in str(report.show("how"))) is on_accelerator

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import gpumagic
-from gpumagic.tensor_info import describe, overview
+from gpumagic.tensor_info import aliases, compare, describe, overview
 
 MIB = 1 << 20
 
@@ -32,15 +32,24 @@ def test_a_model_on_two_devices_is_told_where_each_part_lies(device):
     assert f"model.to('{device}:0')" in str(report)
 
 
-def test_looking_at_a_model_allocates_nothing(device):
-    """The allocator's counters stay as they were."""
-    model = nn.Linear(64, 64).to(device)
-    words = getattr(torch, device)
-    before = words.memory_stats()
+def test_looking_allocates_nothing_and_sees_where_tensors_lie(device):
+    """The allocator's counters and the use counts stay; addresses are made up."""
+    model, words = nn.Linear(64, 64).to(device), getattr(torch, device)
+    x = torch.zeros(4, 6, device=device)
+    view, storage = x[1:], x.untyped_storage()
+    before = words.memory_stats(), torch._C._storage_Use_Count(storage._cdata)
 
     overview(model)
+    found, (pair,) = describe(view), compare(x, view).pairs
+    (group,) = aliases({"x": x, "view": view}).groups
 
-    assert words.memory_stats() == before
+    after = words.memory_stats(), torch._C._storage_Use_Count(storage._cdata)
+    assert after == before
+    assert (found.on_accelerator, found.simulated) == (True, True)
+    assert found.address == storage._gpumagic.life.block.address + 24
+    assert (pair.same_storage, pair.relation) == (True, "contains")
+    assert len(group.names) == 2
+    assert "waited for it" in str(describe(x, values=True).show("how"))
 
 
 def test_reading_values_copies_no_large_tensor(device):

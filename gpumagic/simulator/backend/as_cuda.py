@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpumagic.simulator.backend.graphs import Graphs
-from gpumagic.simulator.backend.memory_history import memory_names
-from gpumagic.simulator.backend.operations import overload_of
+from gpumagic.simulator.backend.graphs import graph_names, is_captured
 from gpumagic.simulator.backend.refusals import refusing
 from gpumagic.simulator.backend.registration import NAME
-from gpumagic.simulator.backend.stand_ins import StandIns
+from gpumagic.simulator.backend.special import names_in, overload_of
+from gpumagic.simulator.backend.torch_sim import memory_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,14 +54,9 @@ _SWITCHES = (  # of autocast, which without a device are those of CUDA
 )
 _MODULES = ("", ".memory", ".random", ".streams", ".graphs")
 # Written in Python on top of the names that are replaced.
-_HOLDS_AS_IT_IS = frozenset(
-    (
-        "is_tf32_supported",
-        "memory_summary",
-        "reset_max_memory_allocated",
-        "reset_max_memory_cached",
-        "cast",
-    )
+_HOLDS_AS_IT_IS = names_in(
+    "is_tf32_supported memory_summary reset_max_memory_allocated"
+    " reset_max_memory_cached cast"
 )
 _CLASSES_REFUSED = ("CUDAPluggableAllocator", "ExternalStream", "MemPool")
 _WAY_ON = "leave it out here, or run this part where there is a real GPU"
@@ -95,28 +89,28 @@ def answer_to_cuda(simulation: Simulation) -> None:
     simulation.shown_type = CUDA
 
 
-@contextlib.contextmanager
-def standing_in(simulation: Simulation, torch_sim: TorchSim) -> Iterator[None]:
-    """While this is entered, code that says "cuda" runs on the simulation."""
+def stand_in_for_cuda(
+    simulation: Simulation,
+    torch_sim: TorchSim,
+    undo: contextlib.ExitStack,
+    put: Callable[[Any, str, Any], None],
+) -> None:
+    """Until this is undone, code that says "cuda" runs on the simulation."""
     names = Names(simulation)
-    with contextlib.ExitStack() as undo:
-        graphs = Graphs(simulation, torch_sim)
-        undo.callback(graphs.end, abandon=True)
-        undo.callback(_forget_default_device)
-        _put_factories(names, undo)
-        stand_ins = StandIns(undo)
-        for target, name, replacement in (
-            *_devices(names),
-            *_autocast(),
-            *_words(simulation, torch_sim, graphs),
-            *memory_names(simulation, torch_sim),
-        ):
-            stand_ins.put(target, name, replacement)
-        # The parameters of lazy modules know by identity what may be done with them.
-        lazy, moves = torch.nn.parameter.UninitializedTensorMixin, torch.Tensor
-        allowed = [*lazy._allowed_methods, moves.to, moves.cuda]
-        stand_ins.put(lazy, "_allowed_methods", allowed)
-        yield
+    undo.callback(_end_capture, simulation)
+    undo.callback(_forget_default_device)
+    _put_factories(names, undo)
+    for target, name, replacement in (
+        *_devices(names),
+        *_autocast(),
+        *_words(simulation, torch_sim),
+        *memory_names(simulation, torch_sim),
+    ):
+        put(target, name, replacement)
+    # The parameters of lazy modules know by identity what may be done with them.
+    lazy, moves = torch.nn.parameter.UninitializedTensorMixin, torch.Tensor
+    allowed = [*lazy._allowed_methods, moves.to, moves.cuda]
+    put(lazy, "_allowed_methods", allowed)
 
 
 class Names:
@@ -229,15 +223,12 @@ def _devices(names: Names) -> Iterator[Replacement]:
     yield tensor, "to", names.rewriting(base.to)
     yield tensor, "cuda", _cuda(names)
     fake = torch._subclasses.fake_tensor.FakeTensor
+
+    def place(self: Any, device: Any) -> None:
+        self._fake_device = names.ours(device)
+
     # On a device that is none, torch's C++ ends the process.
-    yield (
-        fake,
-        "fake_device",
-        property(
-            lambda self: self._fake_device,
-            lambda self, device: setattr(self, "_fake_device", names.ours(device)),
-        ),
-    )
+    yield fake, "fake_device", property(lambda self: self._fake_device, place)
     yield fake, "device", names.shown_by(fake.device.fget)
     storage = torch.UntypedStorage
     yield storage, "__new__", names.rewriting(storage.__new__)
@@ -275,6 +266,11 @@ def _in_default_device(names: Names) -> Callable[..., Any]:
     return run
 
 
+def _end_capture(simulation: Simulation) -> None:
+    if simulation.capture is not None:
+        simulation.capture.capture_end()
+
+
 def _forget_default_device() -> None:
     """A default device that is gone would make every factory fail."""
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
@@ -295,20 +291,15 @@ def _autocast() -> Iterator[Replacement]:
         @functools.wraps(switch)
         def ask(*args: Any, **options: Any) -> Any:
             if "device_type" in options:
-                options["device_type"] = named(options["device_type"])
-            elif not args or isinstance(args[0], bool):
+                args = (options.pop("device_type"), *args)
+            if not args or isinstance(args[0], bool):
                 args = (NAME, *args)
-            else:
-                args = (named(args[0]), *args[1:])
-            return switch(*args, **options)
+            return switch(named(args[0]), *args[1:], **options)
 
         return ask
 
     for name in _SWITCHES:
         yield torch, name, switching(getattr(torch, name))
-    get, set_ = torch.get_autocast_dtype, torch.set_autocast_dtype
-    yield torch, "get_autocast_gpu_dtype", lambda: get(NAME)
-    yield torch, "set_autocast_gpu_dtype", lambda dtype: set_(NAME, dtype)
     autocast = torch.amp.autocast_mode.autocast
     plain = autocast.__init__
 
@@ -322,26 +313,28 @@ def _autocast() -> Iterator[Replacement]:
 # ------------------------------------------------------------------ torch.cuda
 
 
-def _words(
-    simulation: Simulation, torch_sim: TorchSim, graphs: Graphs
-) -> Iterator[Replacement]:
+def _words(simulation: Simulation, torch_sim: TorchSim) -> Iterator[Replacement]:
     """`torch.cuda`: each of its names answered, or refused by name."""
     offered = {
         **torch_sim.as_mapping(),
-        **graphs.as_mapping(),
+        **graph_names(simulation),
         "default_generators": tuple(simulation.generators.values()),
         "_initialized": True,
     }
     for suffix in _MODULES:
         module = sys.modules[f"torch.cuda{suffix}"]
         for name, value in tuple(vars(module).items()):
+            refuse = refusing(f"torch.cuda.{name}", _WAY_ON)
             if name in offered:
                 yield module, name, offered[name]
             elif name in _CLASSES_REFUSED:
-                refuse = refusing(f"torch.cuda.{name}", _WAY_ON)
                 yield module, name, type(name, (), {"__new__": refuse})
-            elif _must_be_refused(name, value):
-                yield module, name, refusing(f"torch.cuda.{name}", _WAY_ON)
+            elif (
+                isinstance(value, types.FunctionType)
+                and value.__module__.startswith("torch.cuda")
+                and not (name.startswith("_") or name in _HOLDS_AS_IT_IS)
+            ):
+                yield module, name, refuse
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         yield torch.cuda.nvtx, name, lambda *_, **__: 0
     yield torch.cuda.nvtx, "range", contextlib.nullcontext
@@ -351,15 +344,13 @@ def _words(
     yield profile, "__init__", _recording_no_kernels(profile.__init__)
     yield torch.accelerator, "current_accelerator", lambda *_, **__: torch.device(CUDA)
     yield torch._C, "_cuda_clearCublasWorkspaces", torch_sim.clear_workspaces
-    stream = offered["Stream"]
-    yield stream, "is_capturing", lambda self: graphs.captures(self._simulated)
-
-
-def _must_be_refused(name: str, value: Any) -> bool:
-    if name.startswith("_") or name in _HOLDS_AS_IT_IS:
-        return False
-    is_function = isinstance(value, types.FunctionType)
-    return is_function and value.__module__.startswith("torch.cuda")
+    yield torch._C, "_host_emptyCache", lambda: None
+    yield torch.cuda.graph, "default_capture_stream", None  # none of another machine
+    yield (
+        offered["Stream"],
+        "is_capturing",
+        lambda self: is_captured(simulation, self._simulated),
+    )
 
 
 def _recording_no_kernels(init: Callable[..., None]) -> Callable[..., None]:

@@ -25,13 +25,10 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.backend.tensors import Life
     from gpumagic.simulator.costs import Amount
-    from gpumagic.simulator.hazards import Operand, Tracker
+    from gpumagic.simulator.hazards import Operand, Race, Tracker
     from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
     from gpumagic.simulator.operators import Rule
-    from gpumagic.simulator.races import Race
 
-    Take = Callable[[int, SimulatedGpu, SimulatedStream], tuple[Any, Accesses]]
-    TensorOf = Callable[..., tuple[Any, Operand]]
     Launch = Callable[..., tuple[list[Any], Sequence[Race]]]
 
 _OUR_FRAMES = 2  # at least: this module's, the kernel's, and what they call
@@ -49,35 +46,42 @@ class Books:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._machine = simulation.machine
-        self._tensors = simulation.tensors
-        self._interrupts = simulation.interrupts
         self.lock = threading.RLock()
-        self.take: Take = _make_take(simulation)
-        self.tensor_of = _make_tensor_of(simulation, self.take)
-        self.return_memory = _make_return_memory(simulation)
-        self.launch: Launch = _make_launch(simulation, self)
+        self.take, self.tensor_of = _memory(simulation)
+        self.launch = _make_launch(simulation, self)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Tracker]:
         """Hold the books for several entries; interrupts wait outside."""
+        simulation = self._simulation
         with self.lock:
-            self._interrupts.hold()
+            interrupts = simulation.interrupts
+            outer, interrupts.held = interrupts.held, True
             try:
-                if self._tensors.freed:
+                if simulation.tensors.freed:
                     self.return_memory()
-                yield self._machine.tracker
+                yield simulation.machine.tracker
             finally:
-                self._interrupts.deliver()
+                if not outer:
+                    interrupts.deliver()
+
+    def return_memory(self) -> None:
+        """Give the memory of storages that have died back; the books are held."""
+        tensors = self._simulation.tensors
+        while tensors.freed:
+            life = tensors.freed.popleft()
+            del tensors.lives[id(life)]
+            return_block(self._simulation.machine.tracker, life)
 
     def place(self, twin: Any, gpu: SimulatedGpu, *, made: bool = False) -> Any:
         """A tensor with a block of its own, without a kernel."""
         __tracebackhide__ = True
         with self.open():
+            simulation, host = self._simulation, gpu.costs.host
             if made:
-                host = gpu.costs.host
-                self._machine.scheduler.elapse(host.view_ns + host.allocator_hit_ns)
-            return self.tensor_of(twin, gpu, self._simulation.stream(gpu))[0]
+                took_ns = host.view_ns + host.allocator_hit_ns
+                simulation.machine.scheduler.elapse(took_ns)
+            return self.tensor_of(twin, gpu, simulation.stream(gpu))[0]
 
 
 def _in_words(operator: str) -> str:
@@ -86,13 +90,19 @@ def _in_words(operator: str) -> str:
     return _IN_WORDS.get(base, base)
 
 
-def _make_take(simulation: Simulation) -> Take:
-    """Memory from the allocator; the books are held."""
-    tracker = simulation.machine.tracker
+def _memory(simulation: Simulation) -> tuple[Callable[..., Any], ...]:
+    """What takes memory, and makes tensors in it; the books are held.
+
+    All that they need is within reach.
+    """
+    tracker, births = simulation.machine.tracker, simulation.births
+    wrap = simulation.tensors.wrap
+    nbytes_of = torch._C.StorageBase.nbytes  # none of these is resized
 
     def take(
         nbytes: int, gpu: SimulatedGpu, stream: SimulatedStream
     ) -> tuple[Any, Accesses]:
+        """Memory from the allocator."""
         __tracebackhide__ = True
         if not gpu.started:  # the context takes its share of the memory first
             gpu.start()
@@ -104,20 +114,10 @@ def _make_take(simulation: Simulation) -> Take:
             return block, tracker.reused(block.address, nbytes, stream.order)
         return block, Accesses(nbytes)
 
-    return take
-
-
-def _make_tensor_of(simulation: Simulation, take: Take) -> TensorOf:
-    """A CPU tensor as a simulated one, with memory, and all of that as an operand.
-
-    The books are held.
-    """
-    wrap, births = simulation.tensors.wrap, simulation.births
-    nbytes_of = torch._C.StorageBase.nbytes  # none of these is resized
-
     def tensor_of(
         twin: Any, gpu: SimulatedGpu, stream: SimulatedStream
     ) -> tuple[Any, Operand]:
+        """A CPU tensor as a simulated one, with memory, and all of that as operand."""
         __tracebackhide__ = True
         try:
             nbytes = nbytes_of(twin.untyped_storage())
@@ -134,21 +134,7 @@ def _make_tensor_of(simulation: Simulation, take: Take) -> TensorOf:
                 tell(tensor, block)
         return tensor, whole
 
-    return tensor_of
-
-
-def _make_return_memory(simulation: Simulation) -> Callable[[], None]:
-    """Give the memory of storages that have died back; the books are held."""
-    freed, lives = simulation.tensors.freed, simulation.tensors.lives
-    tracker = simulation.machine.tracker
-
-    def return_memory() -> None:
-        while freed:
-            life = freed.popleft()
-            del lives[id(life)]
-            return_block(tracker, life)
-
-    return return_memory
+    return take, tensor_of
 
 
 def return_block(tracker: Tracker, life: Life) -> None:
@@ -170,7 +156,7 @@ def _make_launch(simulation: Simulation, books: Books) -> Launch:  # noqa: C901,
     """
     lock, tensor_of, return_memory = books.lock, books.tensor_of, books.return_memory
     interrupts, freed = simulation.interrupts, simulation.tensors.freed
-    # What `hold` and `deliver` do, without the calls.
+    # What `open` does, without the calls.
     waiting = interrupts.asked
     here, users = simulation.places.here, simulation.places.users
     getframe = sys._getframe

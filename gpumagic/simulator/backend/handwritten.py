@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gpumagic.simulator.backend.books import return_block
 from gpumagic.simulator.backend.call import General
-from gpumagic.simulator.backend.operations import Operation, overload_of
-from gpumagic.simulator.backend.refusals import NO_SPARSE, refusing
+from gpumagic.simulator.backend.operations import Operation
+from gpumagic.simulator.backend.refusals import NO_SPARSE, not_simulated, refusing
 from gpumagic.simulator.backend.registration import lies_there
+from gpumagic.simulator.backend.special import names_in, overload_of
 from gpumagic.simulator.backend.transfers import refuse_layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.machine import SimulatedGpu
 
 # They change which elements a tensor names. torch's own C++ does that for any device,
 # reached by redispatching to the CPU with the simulated tensor itself.
-_GEOMETRY = (
-    "as_strided",
-    "as_strided_",
-    "view",
-    "view.dtype",
-    "unfold",
-    "_reshape_alias",
-    "_unsafe_view",
-    "view_as_real",
-    "view_as_complex",
-    "is_set_to",
-    "_conj",
-    "_neg_view",
-    "set_.source_Storage",
-    "set_.source_Storage_storage_offset",
-    "set_.source_Tensor",
+_GEOMETRY = names_in(
+    "as_strided as_strided_ view view.dtype unfold _reshape_alias _unsafe_view"
+    " view_as_real view_as_complex is_set_to _conj _neg_view set_.source_Storage"
+    " set_.source_Storage_storage_offset set_.source_Tensor"
 )
-_NOT_DENSE = (
-    "_nested_tensor_from_tensor_list",
-    "_nested_tensor_from_mask",
-    "_nested_from_padded",
-    "_nested_view_from_buffer",
-    "quantize_per_tensor",
+_NOT_DENSE = names_in(
+    "_nested_tensor_from_tensor_list _nested_tensor_from_mask _nested_from_padded"
+    " _nested_view_from_buffer quantize_per_tensor"
 )
 # They write by index, and may be given a number that lies on the host.
 _ASSIGNING = ("index_put_", "_index_put_impl_")
@@ -73,21 +61,14 @@ def _geometry(name: str) -> Callable[..., Any]:
     tensor = torch.Tensor
 
     def kernel(*args: Any, **options: Any) -> Any:
-        memory = getattr(args[0].untyped_storage(), "_gpumagic", None)
-        if memory is not None:
-            memory.plain = False
-        return redispatch(on_cpu, *args, **options)
-
-    def with_source(*args: Any, **options: Any) -> Any:
-        if len(args) > 1:
-            source = args[1]
-            storage = source.untyped_storage() if isinstance(source, tensor) else source
+        for each in args[:2]:  # the second is what `set_` takes its memory from
+            storage = each.untyped_storage() if isinstance(each, tensor) else each
             memory = getattr(storage, "_gpumagic", None)
             if memory is not None:
                 memory.plain = False
-        return kernel(*args, **options)
+        return redispatch(on_cpu, *args, **options)
 
-    return with_source if name.startswith("set_.") else kernel
+    return kernel
 
 
 class _Memory:
@@ -95,51 +76,35 @@ class _Memory:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._fill = Operation("aten::zero_")
 
     def empty(
-        self,
-        size: Any,
-        dtype: Any = None,
-        layout: Any = None,
-        device: Any = None,
-        pin_memory: Any = None,
-        memory_format: Any = None,
-    ) -> Any:
+        self, size: Any, dtype: Any = None, layout: Any = None, device: Any = None,
+        pin_memory: Any = None, memory_format: Any = None, stride: Any = None,
+    ) -> Any:  # fmt: skip
         """`torch.empty`, and through it most other factories."""
         __tracebackhide__ = True
         gpu = self._where(size, dtype, layout, device, pin_memory)
-        memory_format = memory_format or torch.contiguous_format
-        named = {"dtype": dtype, "device": "cpu", "memory_format": memory_format}
-        return self._simulation.place(torch.empty(size, **named), gpu, made=True)
-
-    def empty_strided(
-        self, size: Any, stride: Any, dtype: Any = None, layout: Any = None,
-        device: Any = None, pin_memory: Any = None,
-    ) -> Any:  # fmt: skip
-        """`torch.empty_strided`."""
-        __tracebackhide__ = True
-        gpu = self._where(size, dtype, layout, device, pin_memory)
-        twin = torch.empty_strided(size, stride, dtype=dtype, device="cpu")
+        if stride is None:
+            memory_format = memory_format or torch.contiguous_format
+            named = {"dtype": dtype, "device": "cpu", "memory_format": memory_format}
+            twin = torch.empty(size, **named)
+        else:
+            twin = torch.empty_strided(size, stride, dtype=dtype, device="cpu")
         return self._simulation.place(twin, gpu, made=True)
 
-    def zeros(
-        self, size: Any, dtype: Any = None, layout: Any = None, device: Any = None,
-        pin_memory: Any = None,
-    ) -> Any:  # fmt: skip
+    def empty_strided(self, size: Any, stride: Any, *options: Any, **named: Any) -> Any:
+        """`torch.empty_strided`."""
+        named["stride"] = stride
+        return self.empty(size, *options, **named)
+
+    def zeros(self, *args: Any, **options: Any) -> Any:
         """`_efficientzerotensor`, which is a plain one full of zeros here."""
-        gpu = self._where(size, dtype, layout, device, pin_memory)
-        twin = torch.zeros(size, dtype=dtype, device="cpu")
-        outputs, _ = self._simulation.launch(gpu, self._fill, (twin,), (), [], 0)
-        return outputs[0]
+        return self.empty(*args, **options).zero_()
 
     def resize_(self, tensor: Any, size: Any, memory_format: Any = None) -> Any:
         """Change the shape, in new memory where the old is too small."""
         simulation = self._simulation
-        count = 1
-        for length in size:
-            count *= length
-        offset = tensor.storage_offset()
+        count, offset = math.prod(size), tensor.storage_offset()
         storage = tensor.untyped_storage()
         needed = (count + offset) * tensor.element_size() if count else 0
         if needed > storage.nbytes():
@@ -175,9 +140,7 @@ class _Memory:
         refuse_layout(layout)
         if pin_memory:
             raise RuntimeError("Only dense CPU tensors can be pinned")
-        nbytes = (dtype or torch.get_default_dtype()).itemsize
-        for length in size:
-            nbytes *= length
+        nbytes = (dtype or torch.get_default_dtype()).itemsize * math.prod(size)
         if nbytes > _MOST_BYTES:
             raise RuntimeError(
                 f"Storage size calculation overflowed with sizes={[*size]}"
@@ -209,3 +172,48 @@ def _index_put(simulation: Simulation, name: str) -> Callable[..., Any]:
         return general(target, indices, there, accumulate, *more)
 
     return kernel
+
+
+def resized_storages(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
+    """What to put in the place of torch's own while on: object, name, replacement.
+
+    FSDP empties storages that it will gather again. torch's C++ cannot resize memory
+    that it was handed: what changes is the simulated memory, and the twin keeps the
+    bytes that it was made with.
+    """
+    storage = torch.UntypedStorage
+    original, capacity = storage.resize_, torch._C.StorageBase.nbytes
+
+    def resize_(storage: Any, nbytes: int) -> Any:
+        memory = getattr(storage, "_gpumagic", None)
+        if memory is None or memory.life is None:
+            return original(storage, nbytes)
+        if nbytes > capacity(storage):
+            raise not_simulated(
+                "storages that become larger than they were made",
+                "let tensor.resize_(...) do it",
+            )
+        if nbytes == storage.nbytes():
+            return storage
+        life, stream = memory.life, simulation.stream(memory.gpu)
+        with simulation.books() as tracker:
+            block, accesses = None, memory.accesses
+            if nbytes:
+                block, accesses = simulation.take(nbytes, memory.gpu, stream)
+            return_block(tracker, life)
+            memory.accesses = life.accesses = accesses
+            memory.whole = accesses, 0, nbytes, None
+            life.block, life.stream, life.recorded = block, stream, ()
+        storage._gpumagic_nbytes = nbytes
+        return storage
+
+    def asking(original: Callable[[Any], int]) -> Callable[[Any], int]:
+        def size(self: Any) -> int:
+            resized: int | None = getattr(self, "_gpumagic_nbytes", None)
+            return original(self) if resized is None else resized
+
+        return size
+
+    yield storage, "resize_", resize_
+    for name in ("nbytes", "size", "__len__"):
+        yield storage, name, asking(getattr(storage, name))

@@ -29,7 +29,7 @@ _LOOK_AFTER_S = 0.05
 
 
 class Interrupts:
-    """Runs the user's handlers; `hold` and `deliver` go round the books.
+    """Runs the user's handlers; `held` and `deliver` go round the books.
 
     Code in folders that are off limits may be in C++ that must not be interrupted.
     """
@@ -94,10 +94,6 @@ class Interrupts:
         return None if handler is None else handler.ours
 
     # ------------------------------------------------------------ round the books
-
-    def hold(self) -> None:
-        """From here on a signal waits."""
-        self.held = True
 
     def deliver(self) -> None:
         """Signals arrive again, one that has waited at once."""

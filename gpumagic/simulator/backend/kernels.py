@@ -6,19 +6,24 @@ twins, lets torch's CPU kernel compute, and enters what happened into the books.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpumagic.simulator.backend.addresses import operand_of
-from gpumagic.simulator.backend.call import Call, General, give_generator, work_of
-from gpumagic.simulator.backend.host_memory import WATCHED_BYTES, foresee, may_be_large
+from gpumagic.simulator.backend.call import (
+    WATCHED_BYTES,
+    General,
+    foresee,
+    work_of,
+)
 from gpumagic.simulator.backend.operations import Operation
 from gpumagic.simulator.backend.refusals import NO_SPARSE, refusing
 from gpumagic.simulator.backend.registration import KEY
+from gpumagic.simulator.backend.tensors import operand_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.costs import Amount
@@ -26,10 +31,8 @@ if TYPE_CHECKING:
 
     Kernel = Callable[..., Any]
 
-# Sizes multiplied up to here make no large output: for an operator that takes no sizes
-# itself, and for one that does.
+# Sizes multiplied up to here make no large output.
 _FEW_PAIRS = WATCHED_BYTES >> 4
-_FEW_ELEMENTS = 1 << 10
 
 
 def kernels_on(simulation: Simulation) -> Callable[[str], Kernel]:
@@ -52,16 +55,14 @@ def study(simulation: Simulation, name: str) -> Kernel:
             f"kernel for {name}, which has none for the CPU either",
             "run this part where there is a real GPU",
         )
-    if operation.outs:
-        return IntoOutputs(simulation, operation)
     general = General(simulation, operation)
-    plain = not (operation.takes_generator or operation.takes_device)
-    writes_at_most_the_first = operation.written in ((), (0,))
-    few = operation.single or operation.several
-    quick = plain and few and writes_at_most_the_first
-    if simulation.poisons or not quick:
-        return general
-    return _quick(simulation, operation, general)
+    quick = (
+        not (operation.takes_generator or operation.takes_device or operation.outs)
+        and (operation.single or operation.several)
+        and operation.written in ((), (0,))  # at most the first
+        and not simulation.poisons
+    )
+    return _quick(simulation, operation, general) if quick else general
 
 
 def _fallback(simulation: Simulation) -> Kernel:
@@ -95,9 +96,8 @@ def _quick(  # noqa: C901, PLR0915 -- said below
     values = frozenset((int, float, bool, str, type(None)))
     in_place, launch = operation.in_place, simulation.launch
     view_of_twin = simulation.tensors.view_of_twin
-    by_sizes, is_product = operation.takes_sizes, operation.is_product
-    several = operation.several
-    few = _FEW_ELEMENTS if by_sizes else _FEW_PAIRS // (operation.makes or 1)
+    is_product, several = operation.is_product, operation.several
+    few = _FEW_PAIRS // (operation.makes or 1)
     shaped, counted = operation.by_shape, operation.work is not None
     works = counted or operation.blocks is not None
     recording = torch.is_grad_enabled
@@ -138,6 +138,8 @@ def _quick(  # noqa: C901, PLR0915 -- said below
             elif kind is list and not (each and isinstance(each[0], int)):
                 return general(*args, **options)
             else:
+                if kind is list:  # sizes, by which an output may grow
+                    elements *= abs(math.prod(each))
                 inner.append(each)
         if gpu is None or (
             options and (counted or not values.issuperset(map(type, options.values())))
@@ -145,7 +147,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
             return general(*args, **options)
         if is_product:  # the two matrices; what is added to them makes it no larger
             elements = inner[-2].numel() * inner[-1].numel()
-        if elements > few or (by_sizes and may_be_large(0, args)):
+        if elements > few:
             foresee(simulation, gpu, operation, inner, options)
         try:
             result = call(*inner, **options) if options else call(*inner)
@@ -193,94 +195,3 @@ def _quick(  # noqa: C901, PLR0915 -- said below
         return args[0] if in_place else outputs[0]
 
     return run
-
-
-class IntoOutputs:
-    """An operator that writes into tensors it is given for that alone.
-
-    It computes into fresh tensors and then hands over: a CPU kernel may resize what
-    it writes into, and a resized twin would leave the simulated tensor dangling. So
-    that tensor is resized as `resize_` does it, in its own memory while that is enough.
-    """
-
-    __slots__ = ("_operation", "_simulation")
-
-    def __init__(self, simulation: Simulation, operation: Operation) -> None:
-        self._simulation = simulation
-        self._operation = operation
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        """Run it; the arguments are those that torch hands to a kernel."""
-        simulation, operation = self._simulation, self._operation
-        targets = {name: options.pop(name) for name in operation.outs}
-        call = Call(simulation)
-        inner = [call.given(operation, each, at) for at, each in enumerate(args)]
-        named = {key: call.given(operation, it, key) for key, it in options.items()}
-        inputs, read_bytes = list(call.reads), call.nbytes
-        for target in targets.values():
-            call.twins(_as_list(target), "out")
-        gpu = call.gpu
-        if gpu is None:
-            return operation.call(*inner, **named, **targets)
-        call.require_one_device()
-        if operation.takes_generator:
-            give_generator(simulation, operation, gpu, inner, named)
-        results = {name: self._fresh(target) for name, target in targets.items()}
-        if call.expanded or may_be_large(call.nbytes, args):
-            foresee(simulation, gpu, operation, inner, {**named, **results})
-        operation.run(inner, {**named, **results})
-        written = Call(simulation)
-        for target, result in _pairs(targets, results):
-            self._resize(target, result)
-            written.twin(target, "out")
-        simulation.launch(
-            gpu,
-            operation,
-            (),
-            inputs,
-            written.reads,
-            read_bytes,
-            written.nbytes,
-            *_work(operation, inner, named, next(iter(results.values()))),
-        )
-        for target, result in _pairs(targets, results):
-            simulation.tensors.twin_of(target).copy_(result)
-        if operation.silent:
-            return None
-        given = (*targets.values(),)
-        return given[0] if len(given) == 1 else given
-
-    def _fresh(self, target: Any) -> Any:
-        """What stands for it: of its geometry, by which the kernel sees what fits."""
-        if isinstance(target, list):
-            return [self._fresh(each) for each in target]
-        empty = torch.empty_strided
-        size, stride = target.size(), target.stride()
-        return empty(size, stride, dtype=target.dtype, device="cpu")
-
-    def _resize(self, target: Any, result: Any) -> None:
-        """Give it the result's shape, if it has another one."""
-        if target.shape == result.shape:
-            return
-        ops = torch.ops.aten
-        ops.resize_.default(target, result.size())
-        if target.stride() != result.stride():
-            ops.as_strided_.default(target, result.size(), result.stride())
-
-
-def _work(
-    operation: Operation, inner: list[Any], named: dict[str, Any], result: Any
-) -> tuple[Amount, Any]:
-    """What it computes, and in which type."""
-    if not isinstance(result, torch.Tensor):
-        return 0.0, None
-    return work_of(operation, inner, named, result), result.dtype
-
-
-def _pairs(targets: dict[str, Any], results: dict[str, Any]) -> Iterator[Any]:
-    for name, target in targets.items():
-        yield from zip(_as_list(target), _as_list(results[name]), strict=True)
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpumagic.simulator.backend import attention, precision
-from gpumagic.simulator.backend.cuda_only import DROPOUT, MADE
+from gpumagic.simulator.backend import special
+from gpumagic.simulator.backend.special import names_in, overload_of
 from gpumagic.simulator.operators import (
     Kind,
     Rule,
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
     from gpumagic.simulator.costs import Amount, Product
 
 _NAMESPACE = "aten::"
-
-
-def names_in(words: str) -> frozenset[str]:
-    """The words of a text, as names to look up."""
-    return frozenset(words.split())
 
 
 # Factories that decompose as on CUDA, into an empty tensor and a fill.
@@ -58,11 +54,9 @@ _TAKES_HOST_INDICES = names_in(
 OF_THEIR_INPUTS_SIZE = frozenset(
     (Kind.SOFTMAX, Kind.LOG_SOFTMAX, Kind.NORM, Kind.NORM_BACKWARD, Kind.OPTIMIZER)
 )
-_SIZES = ("int", "List[int]")
 # Matrix products whose last argument is the right-hand matrix.
 _PRODUCTS = names_in("mm addmm bmm baddbmm")
 _SLOW_IN_HALF = (Kind.MATMUL, Kind.CONVOLUTION)
-_CELLS = "_thnn_fused_"  # CUDA computes them in single precision within
 _SOFTMAXES = (Kind.SOFTMAX, Kind.LOG_SOFTMAX)
 _SHAPED = (Kind.CONVOLUTION, *_SOFTMAXES)
 _CONVOLUTIONS = names_in("convolution _convolution convolution_overrideable")
@@ -81,19 +75,19 @@ class Operation:
     """One overload of one operator: how it is run, and what it costs."""
 
     __slots__ = (
-        "_waiting", "blocks", "by_shape", "call", "copies", "generator_at",
+        "blocks", "by_shape", "call", "copies", "generator_at",
         "in_place", "is_product", "launches", "makes", "missing", "mixes", "name",
         "outs", "over_lists", "pointwise", "rounds", "rule", "several", "silent",
-        "single", "takes_device", "takes_generator", "takes_sizes", "work", "written",
+        "single", "takes_device", "takes_generator", "work", "written",
     )  # fmt: skip
 
-    def __init__(self, name: str) -> None:  # noqa: PLR0915 -- a list
+    def __init__(self, name: str) -> None:
         overload = overload_of(name)
         schema = overload._schema
         arguments, returns = schema.arguments, schema.returns
         base, _, kind = name.removeprefix(_NAMESPACE).partition(".")
         self.name = name  # as torch's dispatcher spells it, "aten::add.Tensor"
-        made = MADE.get(name.removeprefix(_NAMESPACE))
+        made = special.MADE.get(name.removeprefix(_NAMESPACE))
         self.call: Callable[..., Any] = made or overload._op
         has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
         # nothing computes it here
@@ -103,18 +97,16 @@ class Operation:
         self.is_product = functional in _PRODUCTS and not kind.startswith("dtype")
         # counts what it computes, by the shapes of its arguments; None: bytes decide
         self.work: Callable[..., Amount] | None = None
-        if self.is_product:
+        if functional in _PRODUCTS:
             self.work = _product
-        elif functional in _PRODUCTS:
-            self.work = _product_before_type
         elif self.rule.uses_flops:
             self.work = _flop_formula(getattr(torch.ops.aten, functional))
         if functional in _CONVOLUTIONS:
             self.work = _convolution
-        if base.startswith(attention.FUSED):
+        if base.startswith(special.FUSED):
             back = base.endswith("_backward")
-            self.work = attention.work(back)
-            self.name = attention.FLASH + ("_backward" if back else "")
+            self.work = special.attention_work(back)
+            self.name = special.FLASH + ("_backward" if back else "")
         self.copies = base == "clone"
         self.blocks = _counting_blocks(base, self.rule)
         self.single = len(returns) == 1 and str(returns[0].type) == "Tensor"
@@ -139,23 +131,18 @@ class Operation:
             self.makes = 0
         self.pointwise = torch.Tag.pointwise in overload.tags and self.single
         self.over_lists = base.startswith("_foreach_")
-        is_slow = self.rule.kind in _SLOW_IN_HALF and made is None
-        if is_slow or base.startswith(_CELLS):
-            self.call = precision.in_single(self.call, self.written)
+        if self.rule.kind in _SLOW_IN_HALF and made is None:
+            self.call = special.in_single(self.call, self.written)
         names = {each.name for each in arguments}
-        self.takes_generator = "generator" in names or base == DROPOUT
+        self.takes_generator = "generator" in names or base == special.DROPOUT
         self.generator_at = next(
             (i for i, each in enumerate(arguments) if each.name == "generator"),
             len(arguments),
-        )
-        self.takes_sizes = self.rule.kind not in OF_THEIR_INPUTS_SIZE and any(
-            str(each.type) in _SIZES for each in arguments
         )
         self.takes_device = "device" in names
         self.launches = self.rule.launches
         self.rounds = self.rule.kind in (Kind.MATMUL, Kind.CONVOLUTION)
         self.by_shape = self.rule.kind in _SHAPED and self.rule.harder is not None
-        self._waiting = dataclasses.replace(self.rule, waits=True)
 
     def run(self, args: Sequence[Any], named: dict[str, Any]) -> Any:
         """Call it; in wider types if it is not there in these and on CUDA is."""
@@ -173,7 +160,7 @@ class Operation:
         `NotImplemented` where there is none. No frame may hold the error: in a circle
         with it, the tensors of a call that has failed would live on.
         """
-        return precision.widened(self.call, self.written, args, named)
+        return special.widened(self.call, self.written, args, named)
 
     def rule_by_shape(self, twins: Sequence[Any], *, dense: bool) -> Rule:
         """What it costs on operands of these shapes."""
@@ -193,72 +180,53 @@ class Operation:
     def rule_with_mask(self, indices: Iterable[Any]) -> Rule:
         """What it costs to index with these; a mask has to be counted first."""
         masked = any(str(getattr(each, "dtype", "")) in MASKS for each in indices)
-        return self._waiting if masked else self.rule
+        return _waiting(self.rule) if masked else self.rule
+
+
+@functools.cache
+def _waiting(rule: Rule) -> Rule:
+    return dataclasses.replace(rule, waits=True)
 
 
 def names_to_register() -> Iterator[str]:
     """Every operator that needs a kernel of the device's own."""
     core = torch._C
     registered = core._dispatch_get_registrations_for_dispatch_key
-    decomposed, present = (
-        frozenset(registered("CompositeImplicitAutograd")),
-        frozenset(registered("PrivateUse1")),
-    )
+    kept = {*registered("CompositeImplicitAutograd"), *registered("PrivateUse1")}
     for name in core._dispatch_get_all_op_names():
-        if not name.startswith(_NAMESPACE):
-            continue
         base, _, overload = name.removeprefix(_NAMESPACE).partition(".")
-        if base in _IN_PLACE_VIEWS or base in _LEFT_TO_TORCH:
-            continue
-        if name in decomposed or name in present:
+        if (
+            not name.startswith(_NAMESPACE)
+            or name in kept
+            or base in _IN_PLACE_VIEWS
+            or base in _LEFT_TO_TORCH
+            or (base in _DECOMPOSED and "out" not in overload)
+        ):
             continue
         schema = core._get_schema(_NAMESPACE + base, overload)
-        if any(_is_view(each) for each in schema.returns):
-            continue
-        if base in _DECOMPOSED and "out" not in overload:
-            continue
-        yield name
+        if not any(_is_view(each) for each in schema.returns):
+            yield name
 
 
 def _is_view(returned: Any) -> bool:
     return returned.alias_info is not None and not returned.alias_info.is_write
 
 
-def overload_of(name: str) -> Any:
-    """Torch's operator by the name that its dispatcher has, "aten::add.Tensor"."""
-    namespace, _, rest = name.partition("::")
-    base, _, overload = rest.partition(".")
-    packet = getattr(getattr(torch.ops, namespace), base)
-    return getattr(packet, overload or "default")
-
-
-def _product_before_type(*shapes_and_type: Any, out_shape: Any, **_: Any) -> Product:
-    """Of a matrix product that is told which type to give."""
-    return _product(*shapes_and_type[:-1], out_shape=out_shape)
-
-
 def _product(*shapes: Any, out_shape: Any, **_: Any) -> Product:
     """The sizes of a matrix product; torch's own formula takes long to load."""
-    return (*map(int, out_shape), int(shapes[-1][-2]))
+    # The last may be the type that it is told to give.
+    right = next(each for each in reversed(shapes) if isinstance(each, torch.Size))
+    return (*map(int, out_shape), int(right[-2]))
 
 
 def _convolution(
-    given: Any,
-    weight: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: Any,
-    *more: Any,
-    out_shape: Any,
-    **named: Any,
+    given: Any, weight: Any, *options: Any, out_shape: Any, **named: Any
 ) -> Product:
     """A convolution as the matrix product that it is computed by.
 
     Of each window of the input it makes a row; transposed, of each of its pixels.
     """
-    del bias, stride, padding, dilation
+    _bias, _stride, _padding, _dilation, transposed, *more = options
     outer, inner, *window = map(int, weight)
     spread = math.prod(window)
     batch, channels, *pixels = map(int, given if transposed else out_shape)
@@ -277,8 +245,8 @@ def _counting_blocks(base: str, rule: Rule) -> Callable[[Sequence[Any]], int] | 
         return next((each for each in given if type(each) is kind), None)
 
     def rows(given: Sequence[Any]) -> int:
-        shape = first(given, list)
-        return int(first(given, torch.Tensor).numel()) // (math.prod(shape) or 1)
+        sizes = math.prod(first(given, list)) or 1
+        return int(first(given, torch.Tensor).numel()) // sizes
 
     def channels(given: Sequence[Any]) -> int:
         tensor = first(given, torch.Tensor)

@@ -15,34 +15,31 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import GroupPlace
-from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.refusals import not_simulated, refusing
 from gpumagic.simulator.backend.registration import NAME
+from gpumagic.simulator.backend.tensors import operand_of
 from gpumagic.simulator.collective_times import (
     HOST_NS,
     Collective,
     CollectiveCall,
     GroupCall,
-    Roll,
     collective_time,
 )
-from gpumagic.simulator.engines import WorkName
-from gpumagic.simulator.scheduler import Scheduler
+from gpumagic.simulator.scheduler import Scheduler, WorkName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.engines import Work
     from gpumagic.simulator.hazards import Mark
     from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.scheduler import Work
 
     _List = list[Any]
-    # Given the group, what is read, what to fill on the CPU, and torch's arguments.
-    _Move = Callable[["_Group", _List, _List, Any], object]
 
 _OURS = "gpumagic_simulated"  # what torch knows our groups by while it makes one
 _NCCL_VERSION = (2, 27, 7)  # whose times the model has
@@ -52,35 +49,26 @@ _MOST_CALLS = 100_000
 _BARRIER = "barrier"
 _NAMES = (*(each.name.lower() for each in Collective), _BARRIER)
 _NO_TASK = -1  # outside of any backward pass
-
-
-class Ranks:
-    """What all groups of a process share."""
-
-    def __init__(self) -> None:
-        self.calls: list[CollectiveCall] = []
-        self.roll = Roll()
-
-
-# ------------------------------------------------------------------ made by torch
+# What gloo calls each, and what versions of torch call the same.
+_METHODS = {
+    Collective.ALL_REDUCE: "allreduce allreduce_coalesced",
+    Collective.BROADCAST: "broadcast",
+    Collective.REDUCE: "reduce",
+    Collective.ALL_GATHER: "allgather _allgather_base all_gather_single"
+    " allgather_into_tensor_coalesced all_gather_single_coalesced",
+    Collective.REDUCE_SCATTER: "reduce_scatter _reduce_scatter_base"
+    " reduce_scatter_single reduce_scatter_tensor_coalesced"
+    " reduce_scatter_single_coalesced",
+    Collective.ALL_TO_ALL: "alltoall_base all_to_all_single",
+    None: "alltoall gather scatter send recv",  # no collective of NCCL's own
+}
 
 
 def process_groups(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     """What to put in the place of torch's own while on: object, name, replacement."""
-    distributed = torch.distributed
-    if not distributed.is_available():
-        return
-    groups = distributed.distributed_c10d
-    methods = {
-        name: _method(names[0], what, move)
-        for names, what, move in _METHODS
-        for name in names
-    }
-    of_simulation = {"_simulation": simulation, **methods}
-    kind = type("ProcessGroup", (_Group, distributed.ProcessGroup), of_simulation)
-    make = groups._new_process_group_helper
-    yield groups, "_new_process_group_helper", _making(groups, make, kind)
-    yield distributed, "is_nccl_available", lambda: True
+    groups = dist.distributed_c10d
+    yield groups, "_new_process_group_helper", _making(simulation, groups)
+    yield dist, "is_nccl_available", lambda: True
     yield torch.cuda.nccl, "version", lambda: _NCCL_VERSION
     yield groups, "default_pg_nccl_timeout", _TIMEOUT
     placed = groups._get_object_coll_device
@@ -94,30 +82,30 @@ def process_groups(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
 
     yield groups, "_get_object_coll_device", device_of_objects
     # What programs set of NCCL; nothing here depends on it.
-    options = type("Options", (types.SimpleNamespace,), {})
-    nccl = type("ProcessGroupNCCL", (), {"Options": options})
-    for module in (distributed, groups):
+    nccl = type("ProcessGroupNCCL", (), {"Options": types.SimpleNamespace})
+    for module in (dist, groups):
         yield module, "ProcessGroupNCCL", nccl
 
 
-def _making(groups: Any, make: Callable[..., Any], kind: Any) -> Callable[..., Any]:
+def _making(simulation: Simulation, groups: Any) -> Callable[..., Any]:
     """Makes groups, ours where NCCL is meant."""
+    make = groups._new_process_group_helper
 
     def new_process_group(
-        size: int, rank: int, ranks: Any, backend: Any, store: Any, *args: Any,
-        **options: Any,
-    ) -> Any:  # fmt: skip
+        size: int, rank: int, ranks: Any, backend: Any, *args: Any, **options: Any
+    ) -> Any:
         said = str(backend).lower()
         undecided = said == groups.Backend.UNDEFINED
         if "nccl" not in said and not undecided:
-            return make(size, rank, ranks, backend, store, *args, **options)
+            return make(size, rank, ranks, backend, *args, **options)
         options.pop("backend_options", None)
         on_host = undecided or "gloo" in said
-        with _known_to_torch(groups, lambda given, _: kind(given, on_host=on_host)):
-            group, of_group = make(size, rank, ranks, _OURS, store, *args, **options)
-        if isinstance(group, kind):
-            bound: Any = group
-            bound.bound_device_id = options.get("device_id")
+        with _known_to_torch(
+            groups.Backend, lambda given, _: _Group(simulation, given, on_host=on_host)
+        ):
+            group, of_group = make(size, rank, ranks, _OURS, *args, **options)
+        if isinstance(group, _Group):
+            group.bound_device_id = options.get("device_id")
             world = groups._world
             world.pg_map[group] = (groups.Backend(said), of_group)
             known = f"cpu:gloo,{NAME}:nccl" if on_host else f"{NAME}:nccl"
@@ -128,55 +116,43 @@ def _making(groups: Any, make: Callable[..., Any], kind: Any) -> Callable[..., A
 
 
 @contextlib.contextmanager
-def _known_to_torch(groups: Any, create: Callable[..., Any]) -> Iterator[None]:
+def _known_to_torch(backend: Any, create: Callable[..., Any]) -> Iterator[None]:
     """Let torch make our groups, for as long as it makes one."""
-    backend = groups.Backend
     defaults = dict(backend.default_device_backend_map)
     backend.register_backend(_OURS, create, extended_api=True, devices=["cpu", NAME])
     try:
         yield
     finally:
         delattr(backend, _OURS.upper())
-        backend._plugins.pop(_OURS.upper(), None)
         backend.backend_list.remove(_OURS)
-        backend.backend_capability.pop(_OURS, None)
-        backend.backend_type_map.pop(_OURS, None)
+        backend._plugins.pop(_OURS.upper(), None)
+        for table in (backend.backend_capability, backend.backend_type_map):
+            table.pop(_OURS, None)
         backend.default_device_backend_map.clear()
         backend.default_device_backend_map.update(defaults)
 
 
-# ---------------------------------------------------------------------- one group
-
-
-class _Group:
+class _Group(dist.ProcessGroup):
     """A group of processes, each with a simulated GPU, as torch asks of it."""
 
-    _simulation: Simulation
-
-    def __init__(self, given: Any, *, on_host: bool) -> None:
-        distributed = torch.distributed
-        distributed.ProcessGroup.__init__(self, given.group_rank, given.group_size)
-        self._group = str(given.group_id)
+    def __init__(self, simulation: Simulation, given: Any, *, on_host: bool) -> None:
+        super().__init__(given.group_rank, given.group_size)
+        self._simulation, self._on_host = simulation, on_host
+        self._name = str(given.group_id)
         self.place, self.count = int(given.group_rank), int(given.group_size)
         members = [*given.global_ranks_in_group] or range(self.count)
         self._members = tuple(map(int, members))
-        self._on_host = on_host
-        self.gloo = distributed.ProcessGroupGloo(
-            distributed.PrefixStore("data", given.store),
-            self.place,
-            self.count,
-            timeout=given.timeout,
-        )
+        data = dist.PrefixStore("data", given.store)
+        timeout = given.timeout
+        self.gloo = dist.ProcessGroupGloo(data, self.place, self.count, timeout=timeout)
         # how many collectives each has called
-        self._came = distributed.PrefixStore("came", given.store)
-        self._timeout = f"{given.timeout.total_seconds():g} s"
+        self._came = dist.PrefixStore("came", given.store)
+        self._timeout = f"{timeout.total_seconds():g} s"
         self._streams: dict[SimulatedGpu, SimulatedStream] = {}
         self._called = 0
-        self._gpu: SimulatedGpu | None = None  # the first that was used
-        base = distributed.Work
-        self._handle: Any = type("Work", (_Handle, base), {"_base": base})
+        self._gpu: SimulatedGpu | None = None  # the one that was used last
         # Making a group waits for all members: so do the clocks of their hosts.
-        scheduler = self._simulation.machine.scheduler
+        scheduler = simulation.machine.scheduler
         made = self._exchange([scheduler.now_ns])
         scheduler.elapse(max(now_ns for (now_ns,) in made) - scheduler.now_ns)
 
@@ -186,17 +162,8 @@ class _Group:
     def rank(self) -> int:
         return self.place
 
-    @property
-    def group_name(self) -> str:
-        return self._group
-
     def getBackendName(self) -> str:  # noqa: N802 -- torch's spelling
         return "nccl"
-
-    @property
-    def _device_types(self) -> _List:
-        names = ["cpu", NAME] if self._on_host else [NAME]
-        return [torch.device(name) for name in names]
 
     def _get_backend(self, _: Any) -> Any:
         return self.gloo
@@ -205,15 +172,23 @@ class _Group:
         """Nothing is left to do: all that was called has been done."""
 
     abort = shutdown
+    group_name = property(lambda self: self._name)
+    _device_types = property(
+        lambda self: [torch.device(NAME), *[torch.device("cpu")] * self._on_host]
+    )
 
-    # ----------------------------------------------------------------- calls
+    def barrier(self, opts: Any = None) -> Any:
+        """All members meet, and the host waits for that."""
+        given = getattr(opts, "device_ids", None) or [None]
+        gpu = self._gpu or self._simulation.gpu(given[0])
+        return self.collective(Collective.ALL_REDUCE, (), (), barrier_of=gpu)
 
     def collective(
         self,
         what: Collective,
-        inputs: Sequence[Any] = (),
-        outputs: Sequence[Any] = (),
-        move: Callable[[_List, _List], object] = lambda *_: None,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        args: Any = (),
         *,
         barrier_of: SimulatedGpu | None = None,
     ) -> Any:
@@ -223,14 +198,10 @@ class _Group:
         """
         simulation, machine = self._simulation, self._simulation.machine
         claimed, twin_of = simulation.tensors.claimed, simulation.tensors.twin_of
-        gpu = barrier_of or claimed((*inputs, *outputs)[0]).gpu
-        self._gpu = self._gpu or gpu
-        if barrier_of:
-            call = self._next_call(_BARRIER, 4)
-        else:
-            counted = outputs if what is Collective.ALL_GATHER else inputs or outputs
-            nbytes = sum(each.nbytes for each in counted)
-            call = self._next_call(what.name.lower(), nbytes)
+        gpu = self._gpu = barrier_of or claimed((*inputs, *outputs)[0]).gpu
+        counted = outputs if what is Collective.ALL_GATHER else inputs or outputs
+        nbytes = 4 if barrier_of else sum(each.nbytes for each in counted)
+        call = self._next_call(_BARRIER if barrier_of else what.name.lower(), nbytes)
         empty = torch.empty
         filled = [empty(e.shape, dtype=e.dtype, device="cpu") for e in outputs]
         read = [twin_of(each).detach().contiguous() for each in inputs]
@@ -245,12 +216,12 @@ class _Group:
             came_ns = machine.scheduler.come_to(stream.queue, HOST_NS)
         with self._waiting(call):
             latest_ns = self._meet(call, came_ns)
-            move(read, filled)
-        told = collective_time(what, call.nbytes, gpu.model, self.count)
+            if not barrier_of:
+                _move(self, what, read, filled, args)
+        told = collective_time(what, nbytes, gpu.model, self.count)
         end_ns = latest_ns + told.ns
         name = f"ncclDevKernel_{what.value}_{told.algorithm}_{told.protocol}"
-        ranks = self._members
-        spot = GroupPlace(self._group, call.number, what.value, ranks, call.nbytes)
+        spot = GroupPlace(self._name, call.number, what.value, self._members, nbytes)
         reads, writes = (
             [operand_of(each, claimed(each))[0] for each in tensors]
             for tensors in (inputs, outputs)
@@ -262,24 +233,18 @@ class _Group:
             mark = tracker.record(stream.order)
         if races:
             simulation.tell(races)
-        if len(simulation.ranks.calls) < _MOST_CALLS:
-            simulation.ranks.calls.append(
+        if len(simulation.roll.calls) < _MOST_CALLS:
+            simulation.roll.calls.append(
                 CollectiveCall(
-                    self._group, call.number, name, call.nbytes, called_ns, ranks,
-                    told.algorithm, end_ns - work.duration_ns, end_ns,
+                    self._name, call.number, name, nbytes, called_ns, self._members,
+                    end_ns - work.duration_ns, end_ns,
                 )
             )  # fmt: skip
         with torch.no_grad():
             for each, given in zip(outputs, filled, strict=True):
                 twin_of(each).copy_(given)
         host_waits = "dist.barrier()" if barrier_of else ""
-        return self._handle(simulation, gpu, work, mark, outputs, host_waits)
-
-    def barrier(self, opts: Any = None) -> Any:
-        """All members meet, and the host waits for that."""
-        given = getattr(opts, "device_ids", None) or [None]
-        gpu = self._gpu or self._simulation.gpu(given[0])
-        return self.collective(Collective.ALL_REDUCE, barrier_of=gpu)
+        return _Handle(simulation, gpu, work, mark, [*outputs], host_waits)
 
     def wait(self, work: Any) -> None:
         """Wait for gloo, so that Ctrl-C need not."""
@@ -292,7 +257,7 @@ class _Group:
     @contextlib.contextmanager
     def _waiting(self, call: GroupCall) -> Iterator[None]:
         """The host waits in a collective, during a block."""
-        with self._simulation.ranks.roll.waiting(call):
+        with self._simulation.roll.waiting(call):
             try:
                 yield
             except RuntimeError as error:
@@ -315,8 +280,6 @@ class _Group:
 
         return [rank for place, rank in enumerate(self._members) if not came(place)]
 
-    # -------------------------------------------------------------- its parts
-
     def are_on_host(self, given: Any) -> bool:
         """Whether gloo does it; nothing mixes with anything."""
         kinds = {each.device.type for each in _tensors_in(given)}
@@ -332,9 +295,9 @@ class _Group:
     def _next_call(self, name: str, nbytes: int) -> GroupCall:
         if not isinstance(self._simulation.machine.scheduler, Scheduler):
             raise not_simulated("collectives in a graph", "capture what is around them")
+        call = GroupCall(self._name, self._called, name, nbytes)
         self._called += 1
-        call = GroupCall(self._group, self._called - 1, name, nbytes)
-        self._simulation.ranks.roll.called(call)
+        self._simulation.roll.called(call)
         self._came.set(str(self.place), str(call.number))
         return call
 
@@ -363,10 +326,8 @@ class _Group:
         return [each.tolist() for each in found]
 
 
-class _Handle:
+class _Handle(dist.Work):
     """A handle of a collective that was called, as NCCL's."""
-
-    _base: Any
 
     def __init__(
         self,
@@ -374,13 +335,12 @@ class _Handle:
         gpu: SimulatedGpu,
         work: Work,
         mark: Mark,
-        outputs: Sequence[Any],
+        outputs: _List,
         host_waits: str,
     ) -> None:
-        self._base.__init__(self)
-        self._simulation, self._gpu = simulation, gpu
-        self._work, self._mark = work, mark
-        self._outputs, self._host_waits = [*outputs], host_waits
+        super().__init__()
+        self._simulation, self._gpu, self._outputs = simulation, gpu, outputs
+        self._work, self._mark, self._host_waits = work, mark, host_waits
 
     def wait(self, _: Any = None) -> bool:
         """Let the current stream wait; the host does for a barrier alone."""
@@ -400,11 +360,10 @@ class _Handle:
 
     def is_completed(self) -> bool:
         """Whether it has ended by now, on the machine's clock."""
-        simulation = self._simulation
-        cost_ns = self._gpu.costs.host.query_ns
+        simulation, work = self._simulation, self._work
+        done, cost_ns = simulation.machine.scheduler.done, self._gpu.costs.host.query_ns
         with simulation.books():
-            done = simulation.machine.scheduler.done
-            return simulation.polling.ask(lambda: done(self._work), cost_ns)
+            return simulation.polling.ask(lambda: done(work), cost_ns)
 
     is_success = is_completed
 
@@ -418,15 +377,14 @@ class _Handle:
             torch.autograd.Variable._execution_engine.queue_callback(self.wait)
         base = torch.futures.Future
 
-        def waiting(method: Any) -> Any:
+        def waiting(name: str) -> Any:
             def call(future: Any, *args: Any) -> Any:
                 self.wait()
-                return method(future, *args)
+                return getattr(base, name)(future, *args)
 
             return call
 
-        names = ("wait", "value", "then")
-        methods = {name: waiting(getattr(base, name)) for name in names}
+        methods = {name: waiting(name) for name in ("wait", "value", "then")}
         future = type("Future", (base,), methods)()
         future.set_result(self._outputs)
         return future
@@ -435,85 +393,78 @@ class _Handle:
 # ------------------------------------------------------------- how gloo does each
 
 
-def _method(gloo_name: str, what: Collective, move: _Move | None) -> Callable[..., Any]:
+def _method(gloo_name: str, what: Collective | None) -> Callable[..., Any]:
     """One of torch's methods, called with what is filled, what is read, and options."""
     refuse = refusing(f"{gloo_name} among GPUs", "all_gather or broadcast does it")
 
     def call(self: _Group, *args: Any) -> Any:
         if self.are_on_host(args[:2]):
             return getattr(self.gloo, gloo_name)(*args)
-        if move is None:
+        if what is None:
             return refuse()
-        opts = args[-1]
         given = [
             [*_tensors_in(each)]
             for each in args[:2]
             if isinstance(each, (torch.Tensor, list, tuple))
         ]
         outputs, inputs = given[0], given[-1]
-        if what is Collective.REDUCE and opts.rootRank != self.place:
-            outputs = []
-        if what is Collective.BROADCAST:
-            root = opts.rootRank == self.place
-            inputs, outputs = (inputs, []) if root else ([], outputs)
-        return self.collective(
-            what, inputs, outputs, lambda own, filled: move(self, own, filled, args)
-        )
+        if what in {Collective.REDUCE, Collective.BROADCAST}:
+            is_root = args[-1].rootRank == self.place
+            if what is Collective.BROADCAST:
+                inputs, outputs = (inputs, []) if is_root else ([], outputs)
+            elif not is_root:
+                outputs = []
+        return self.collective(what, inputs, outputs, args)
 
     return call
 
 
-def _sum(group: _Group, own: _List, filled: _List, args: Any) -> None:
-    """Reduce tensors with those of the others, as NCCL does."""
-    ops, op = torch.distributed.ReduceOp, args[-1].reduceOp
-    opts = torch._C._distributed_c10d.AllreduceOptions()
+for _what, _names in _METHODS.items():
+    for _name in _names.split():
+        setattr(_Group, _name, _method(_names.partition(" ")[0], _what))
+
+
+def _move(
+    group: _Group, what: Collective, own: _List, filled: _List, args: Any
+) -> None:
+    """Let gloo do with what is read what NCCL does, into what is filled."""
+    gloo, count = group.gloo, group.count
+    if what is Collective.BROADCAST:
+        for each in own or filled:
+            group.wait(gloo.broadcast([each], args[-1]))
+    elif what is Collective.ALL_TO_ALL:
+        to, of = [*args[2]], [*args[3]]
+        group.wait(gloo.alltoall_base(*filled, *own, to, of, args[-1]))
+    elif what is Collective.ALL_GATHER:
+        for each, parts in zip(own, _by_rank(filled, len(own), count), strict=True):
+            group.wait(gloo.allgather([parts], [each.view(-1)]))
+    elif what is Collective.REDUCE_SCATTER:
+        for each, parts in zip(filled, _by_rank(own, len(filled), count), strict=True):
+            total = _sum(group, torch.cat(parts), args[-1].reduceOp)
+            each.copy_(total.view(count, *each.shape)[group.place])
+    else:
+        totals = [_sum(group, each.clone(), args[-1].reduceOp) for each in own]
+        for each, total in zip(filled, totals, strict=False):  # one keeps what is
+            each.copy_(total)  # reduced, the others have no outputs
+
+
+def _sum(group: _Group, total: Any, op: Any) -> Any:
+    """A tensor, reduced with those of the others in its own memory."""
+    ops, opts = dist.ReduceOp, torch._C._distributed_c10d.AllreduceOptions()
     opts.reduceOp = ops.SUM if op == ops.AVG else op
-    for each, total in zip(own, filled, strict=True):
-        total.copy_(each)
-        group.wait(group.gloo.allreduce([total], opts))
-        if op == ops.AVG:
-            rounding = None if total.is_floating_point() else "trunc"
-            total.div_(group.count, rounding_mode=rounding)
+    group.wait(group.gloo.allreduce([total], opts))
+    if op == ops.AVG:
+        rounding = None if total.is_floating_point() else "trunc"
+        total.div_(group.count, rounding_mode=rounding)
+    return total
 
 
-def _reduce(group: _Group, own: _List, filled: _List, args: Any) -> None:
-    sums = filled or [torch.empty_like(each) for each in own]
-    _sum(group, own, sums, args)  # all have it, one keeps it
-
-
-def _broadcast(group: _Group, own: _List, filled: _List, args: Any) -> None:
-    for each in own or filled:
-        group.wait(group.gloo.broadcast([each], args[-1]))
-
-
-def _all_gather(group: _Group, own: _List, filled: _List, _: Any) -> None:
-    rows = _rows(group, filled)
-    if len(filled) == len(own):  # each in one piece
-        rows = [[*each.view(-1).chunk(group.count)] for each in filled]
-    for each, parts in zip(own, rows, strict=True):
-        flat = [part.view(-1) for part in parts]
-        group.wait(group.gloo.allgather([flat], [each.view(-1)]))
-
-
-def _reduce_scatter(group: _Group, own: _List, filled: _List, args: Any) -> None:
-    wholes = own
-    if len(filled) < len(own):
-        cat = torch.cat
-        wholes = [cat([each.view(-1) for each in row]) for row in _rows(group, own)]
-    totals = [torch.empty_like(each) for each in wholes]
-    _sum(group, wholes, totals, args)
-    for total, part in zip(totals, filled, strict=True):
-        part.copy_(total.view(group.count, *part.shape)[group.place])
-
-
-def _all_to_all(group: _Group, own: _List, filled: _List, args: Any) -> None:
-    to, of = [*args[2]], [*args[3]]
-    group.wait(group.gloo.alltoall_base(*filled, *own, to, of, args[-1]))
-
-
-def _rows(group: _Group, flat: _List) -> list[_List]:
-    """What belongs to all ranks, one list a tensor."""
-    return [flat[at : at + group.count] for at in range(0, len(flat), group.count)]
+def _by_rank(wholes: _List, count: int, ranks: int) -> list[_List]:
+    """The parts of all ranks, one list a tensor, each tensor whole or in its parts."""
+    if len(wholes) == count:
+        return [[*each.view(-1).chunk(ranks)] for each in wholes]
+    flat = [each.view(-1) for each in wholes]
+    return [flat[at : at + ranks] for at in range(0, len(flat), ranks)]
 
 
 def _tensors_in(given: Any) -> Iterator[Any]:
@@ -522,21 +473,3 @@ def _tensors_in(given: Any) -> Iterator[Any]:
     elif isinstance(given, (list, tuple)):
         for each in given:
             yield from _tensors_in(each)
-
-
-# The names that versions of torch have for a method, as gloo's is called first.
-_METHODS: tuple[tuple[tuple[str, ...], Collective, _Move | None], ...] = (
-    (("allreduce", "allreduce_coalesced"), Collective.ALL_REDUCE, _sum),
-    (("broadcast",), Collective.BROADCAST, _broadcast),
-    (("reduce",), Collective.REDUCE, _reduce),
-    (("allgather",), Collective.ALL_GATHER, _all_gather),
-    (("_allgather_base", "all_gather_single", "allgather_into_tensor_coalesced",
-      "all_gather_single_coalesced"), Collective.ALL_GATHER, _all_gather),
-    (("reduce_scatter",), Collective.REDUCE_SCATTER, _reduce_scatter),
-    (("_reduce_scatter_base", "reduce_scatter_single",
-      "reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
-     Collective.REDUCE_SCATTER, _reduce_scatter),
-    (("alltoall_base", "all_to_all_single"), Collective.ALL_TO_ALL, _all_to_all),
-    *(((name,), Collective.ALL_TO_ALL, None)  # refused: no collective of NCCL's own
-      for name in ("alltoall", "gather", "scatter", "send", "recv")),
-)  # fmt: skip

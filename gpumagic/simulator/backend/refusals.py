@@ -11,7 +11,7 @@ import torch
 from gpumagic.devices import torch_private
 from gpumagic.devices.nvidia import why_no_cuda
 from gpumagic.errors import DeviceError
-from gpumagic.simulator.backend.registration import NAME, lies_there, registered
+from gpumagic.simulator.backend.registration import NAME, registered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,10 +25,6 @@ _NO_CUDA_HINT = (
 NO_SPARSE = (
     "tensors but dense ones",
     "keep the tensor dense, or move it to the CPU first",
-)
-_NO_SHARING = (
-    "memory that is shared between processes",
-    "let datasets give CPU tensors, and move the batches in the loop",
 )
 # While the simulator is on there is no other GPU that has the second name.
 _SIMULATED = (NAME, "cuda")
@@ -73,25 +69,31 @@ def require_fit(module: Any) -> None:
 
 def refused_everywhere() -> Iterator[tuple[Any, str, Any]]:
     """What to put in the place of torch's own while on: object, name, replacement."""
-    start = _saying_what_there_is(torch.cuda._lazy_init)
+    begin = torch.cuda._lazy_init
+
+    @functools.wraps(begin)
+    def start(*args: Any, **options: Any) -> Any:
+        try:
+            return begin(*args, **options)
+        except (AssertionError, RuntimeError) as error:
+            problem = str(error).partition("\n")[0]
+            raise NoCuda(problem, _NO_CUDA_HINT) from None
+
     for name, module in tuple(sys.modules.items()):
         if name.startswith("torch.cuda") and hasattr(module, "_lazy_init"):
             yield module, "_lazy_init", start
     storage = torch.UntypedStorage
-    share, new_shared = storage.share_memory_, storage._new_shared
-
-    def share_memory_(self: Any) -> Any:
-        if lies_there(self):
-            raise not_simulated(*_NO_SHARING)
-        return share(self)
+    new_shared = storage._new_shared
 
     def checked(_: Any, size: int, *, device: Any = "cpu") -> Any:
         """What a worker of a DataLoader makes its batches in."""
         if torch.device(device).type == NAME:
-            raise not_simulated(*_NO_SHARING)
+            raise not_simulated(
+                "memory that is shared between processes",
+                "let datasets give CPU tensors, and move the batches in the loop",
+            )
         return new_shared(size, device=device)
 
-    yield storage, "share_memory_", share_memory_
     yield storage, "_new_shared", classmethod(checked)
     inductor = torch._TorchCompileInductorWrapper
     yield inductor, "__call__", _refusing_to_compile(inductor.__call__)
@@ -102,22 +104,6 @@ def refused_everywhere() -> Iterator[tuple[Any, str, Any]]:
         return plain(*args, **options)
 
     yield torch, "compile", compile_here
-
-
-def _saying_what_there_is(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def start(*args: Any, **options: Any) -> Any:
-        try:
-            return original(*args, **options)
-        except (AssertionError, RuntimeError) as error:
-            raise no_cuda(error) from None
-
-    return start
-
-
-def no_cuda(error: Exception) -> NoCuda:
-    """There is no CUDA, as torch says, but the simulated GPU."""
-    return NoCuda(str(error).partition("\n")[0], _NO_CUDA_HINT)
 
 
 def not_simulated(what: str, way_on: str) -> NotSimulated:

@@ -120,12 +120,9 @@ class SimulatedModule(types.ModuleType):
             self.simulated_box.lose_by_fork()
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return self._names[name]
-        except KeyError:
-            raise AttributeError(
-                f"module {MODULE!r} has no attribute {name!r}"
-            ) from None
+        if name not in self._names:
+            raise AttributeError(f"module {MODULE!r} has no attribute {name!r}")
+        return self._names[name]
 
     def __dir__(self) -> list[str]:
         return sorted(self._names)
@@ -201,7 +198,12 @@ def _fence_storages(module: SimulatedModule) -> None:
 
     The device has no allocator that torch's C++ could ask, and it would crash.
     """
-    make = torch.UntypedStorage.__new__
+    storage = torch.UntypedStorage
+    make, new = storage.__new__, storage.new
+    refusal = (
+        "a storage cannot be made by hand on the simulated GPU",
+        'make a tensor there, torch.empty(n, device="sim"), and take its storage',
+    )
 
     def checked(cls: Any, *args: Any, **options: Any) -> Any:
         device = options.get("device")
@@ -209,25 +211,15 @@ def _fence_storages(module: SimulatedModule) -> None:
             return make(cls, *args, **options)
         size = args[0] if args else options.get("size", 0)
         if module.make_storage is None or not isinstance(size, int):
-            raise _no_storage()
+            raise DeviceError(*refusal)
         return module.make_storage(size, torch.device(device))
-
-    torch.UntypedStorage.__new__ = checked
-    new = torch.UntypedStorage.new
 
     def checked_new(self: Any, *args: Any, **options: Any) -> Any:
         if lies_there(self):
-            raise _no_storage()
+            raise DeviceError(*refusal)
         return new(self, *args, **options)
 
-    torch.UntypedStorage.new = checked_new
-
-
-def _no_storage() -> DeviceError:
-    return DeviceError(
-        "a storage cannot be made by hand on the simulated GPU",
-        'make a tensor there, torch.empty(n, device="sim"), and take its storage',
-    )
+    storage.__new__, storage.new = checked, checked_new
 
 
 class SetAside:
@@ -251,21 +243,17 @@ class SetAside:
 
     def take(self) -> BaseException | None:
         """The first exception that was set aside; forgets them all."""
-        found = None
+        found: BaseException | None = None
         for slot in self._slots:
-            if slot[0].value:
-                found = found or self._raised(slot)
+            pending = [pointer.value for pointer in slot]
+            for pointer in slot:
+                pointer.value = None
+            try:
+                if pending[0]:
+                    self._restore(*pending)
+            except BaseException as error:  # noqa: BLE001 -- it is handed to the caller
+                found = found or error
         return found
-
-    def _raised(self, slot: tuple[ctypes.c_void_p, ...]) -> BaseException | None:
-        pending = [pointer.value for pointer in slot]
-        for pointer in slot:
-            pointer.value = None
-        try:
-            self._restore(*pending)
-        except BaseException as error:  # noqa: BLE001 -- it is handed to the caller
-            return error
-        return None
 
 
 def restoring(run_backward: Callable[..., Any], set_aside: SetAside) -> Any:

@@ -7,40 +7,61 @@ find there what they need of each other.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gpumagic.devices.protocols import Initialisation
-from gpumagic.report.places import Places
+from gpumagic.report.events import SeenRace
+from gpumagic.report.introspection import is_truly
+from gpumagic.report.places import Place, PlaceMark, Places, code_line, place_text
 from gpumagic.simulator.backend.books import Books
-from gpumagic.simulator.backend.host_memory import require_room
-from gpumagic.simulator.backend.polling import Polling
-from gpumagic.simulator.backend.process_groups import Ranks
-from gpumagic.simulator.backend.race_warnings import RaceWarnings
+from gpumagic.simulator.backend.call import require_room
 from gpumagic.simulator.backend.refusals import refuse_in_child
 from gpumagic.simulator.backend.registration import NAME
+from gpumagic.simulator.backend.streams import Polling, Stream, name_of
 from gpumagic.simulator.backend.tensors import Tensors
+from gpumagic.simulator.collective_times import Roll
+from gpumagic.simulator.hazards import problem_and_hint
 from gpumagic.simulator.operators import Kind, dtype_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
+    from gpumagic.simulator.backend.graphs import CUDAGraph
     from gpumagic.simulator.backend.interrupts import Interrupts
     from gpumagic.simulator.backend.streams import Generator
     from gpumagic.simulator.box import Box
-    from gpumagic.simulator.hazards import Operand
+    from gpumagic.simulator.hazards import Operand, Race
     from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
 
 _REMEMBERED = 1 << 16  # forward operations; a graph that is older lost its streams
 _OF_A_LEAF = (1 << 64) - 1  # the number of every node that sums a leaf's gradients
+_OF_THE_SHELL = ("In", "Out")
 _POISON_BYTE = 0xFF  # NaN in every floating point type, -1 in the integers
+
+
+_Line = tuple[str, int | None, int | None]
+
+
+class Pass:
+    """A backward pass that a thread is in."""
+
+    __slots__ = ("callers", "entered", "last", "node", "used")
+
+    def __init__(self, callers: dict[SimulatedGpu, SimulatedStream]) -> None:
+        self.callers = callers  # the current streams of whoever began it
+        self.node: int | None = None  # the number of the node that it is in
+        self.entered: set[SimulatedGpu] = set()  # the GPUs that this node has used
+        self.last: SimulatedStream | None = None  # that of the node before
+        self.used: dict[SimulatedStream, None] = {}  # those of all nodes so far
 
 
 class Here(threading.local):
@@ -51,6 +72,8 @@ class Here(threading.local):
         self.streams: dict[SimulatedGpu, SimulatedStream] = {}
         # what was current where each open block of a stream began
         self.entered: list[tuple[SimulatedStream | None, int]] = []
+        self.inside: Pass | None = None
+        self.numbered = 0  # how many nodes it had made when last asked
 
 
 class Simulation:
@@ -79,10 +102,10 @@ class Simulation:
             if isinstance(each, torch.dtype)
         }
         self.poisons = box.hazards == "poison"
-        told = RaceWarnings(self)
-        # collectors take races in the place of a warning
-        self.races, self.collectors = told.found, told.collectors
-        self.tell, self.in_words = told.tell, told.in_words
+        self.races: list[Race] = []  # all that were found, in their order
+        # those who take them, in the place of a warning
+        self.collectors: list[Callable[[Race], None]] = []
+        self._told: set[tuple[_Line, _Line]] = set()  # races whose lines are known
         # told of each tensor that gets memory, with its block
         self.births: list[Callable[[Any, Block], object]] = []
         # put round each reset of an allocator's counters
@@ -90,7 +113,8 @@ class Simulation:
         self.backward = BackwardStreams(self)
         self.foresee = functools.partial(require_room, self)
         self.polling = Polling(self)
-        self.ranks = Ranks()
+        self.roll = Roll()
+        self.capture: CUDAGraph | None = None  # the graph that is being captured
         self.on = True
         self.side_streams = False  # whether any was ever used
         books = Books(self)
@@ -158,6 +182,41 @@ class Simulation:
 
     # ------------------------------------------------------------------ races
 
+    def tell(self, races: Sequence[Race]) -> None:
+        """Warn of each race once for its two places, unless somebody collects them."""
+        for race in races:
+            self.races.append(race)
+            for collect in tuple(self.collectors):
+                collect(race)
+            ticket = _line(race.earlier_place), _line(race.later_place)
+            if self.collectors or ticket in self._told:
+                continue
+            self._told.add(ticket)
+            seen, mark = self.in_words(race), race.later_place
+            said = f"{self.label}: {seen.problem}\n  -> {seen.hint}"
+            place = None if mark is None else Place(*mark)
+            file, line = (place.shown_file, place.line) if place else ("<unknown>", 1)
+            warnings.warn_explicit(said, DataRace, file, line or 1)
+
+    def in_words(self, race: Race) -> SeenRace:
+        """A race with streams by the names that they have now."""
+        words = race, self._stream_name, place_text
+        lines = code_line(race.earlier_place), code_line(race.later_place)
+        return SeenRace(*problem_and_hint(*words), *lines)
+
+    def _stream_name(self, order: int) -> str:
+        """What to type for a stream of the tracker."""
+        streams = (
+            stream
+            for gpu in self.machine.all_gpus
+            for stream in gpu.streams.values()
+            if stream.order == order
+        )
+        stream = next(streams)
+        if stream.number:
+            return _typed_for(stream) or f"<{name_of(stream)}>"
+        return f"torch.{self.shown_type}.default_stream({stream.gpu.index or ''})"
+
     def reads_too_early(self, gpu: SimulatedGpu, operands: Sequence[Operand]) -> bool:
         """Whether what is about to be read is not sure to be there; told if so."""
         stream, place = self.stream(gpu), self.places.here()
@@ -182,6 +241,28 @@ class Simulation:
         return f"{text} [{self.label}]"
 
 
+class DataRace(RuntimeWarning):
+    """Two accesses of the same memory that nothing orders."""
+
+
+def _typed_for(stream: SimulatedStream) -> str | None:
+    """The name of the notebook or the script that a stream has."""
+    for name, value in tuple(vars(sys.modules["__main__"]).items()):
+        if name[0] == "_" or name in _OF_THE_SHELL:
+            continue
+        if is_truly(value, Stream) and value._simulated is stream:
+            return name
+    return None
+
+
+def _line(mark: PlaceMark | None) -> _Line:
+    """A cell that is run again is another one: who runs it again wants to see it."""
+    if mark is None:
+        return "", None, None
+    place = Place(*mark)
+    return place.file, place.line, place.cell
+
+
 class BackwardStreams:
     """Remembers the streams of forward operations; in use once there are several.
 
@@ -199,49 +280,42 @@ class BackwardStreams:
         self._core = torch._C
         self._count = torch._C._autograd._get_sequence_nr
         self._forward: dict[int, SimulatedStream] = {}  # by the number of the node
-        self._thread = _Thread()
 
     def stream_for(self, gpu: SimulatedGpu) -> SimulatedStream:
         """Where work on a GPU goes, in this thread and now."""
-        here, thread = self._simulation.here, self._thread
-        if thread.inside is not None:
+        here = self._simulation.here
+        if here.inside is not None:
             node = self._core._current_autograd_node()
             if node is not None:
-                self._enter(thread.inside, node, gpu)
+                self._enter(here.inside, node, gpu)
         current = here.streams.get(gpu, gpu.default_stream)
-        if self._count() != thread.numbered:
-            self._remember(current)
+        count, forward = self._count(), self._forward
+        first, here.numbered = here.numbered, count
+        # The nodes made since this thread was last looked at are of this stream.
+        if count != first and current is not gpu.default_stream:
+            for number in range(max(first, count - _REMEMBERED), count):
+                forward[number] = current
+            for _ in range(len(forward) - _REMEMBERED):
+                del forward[next(iter(forward))]
         return current
 
-    def start(self) -> _Pass | None:
-        """A pass begins; answers with the one that it is part of."""
-        outer = self._thread.inside
-        self._thread.inside = _Pass(dict(self._simulation.here.streams))
-        return outer
+    def run(self, run_backward: Any, *arguments: Any, **options: Any) -> Any:
+        """A pass, after which its caller's streams are current again, and wait."""
+        here = self._simulation.here
+        outer, here.inside = here.inside, Pass(dict(here.streams))
+        inside = here.inside
+        try:
+            return run_backward(*arguments, **options)
+        finally:
+            here.inside = outer
+            if inside.used:
+                here.streams.clear()
+                here.streams.update(inside.callers)
+            for stream in inside.used:
+                default = stream.gpu.default_stream
+                self._wait(here.streams.get(stream.gpu, default), stream)
 
-    def finish(self, outer: _Pass | None) -> None:
-        """It is over: its caller's streams are current again, and wait for it."""
-        here, inside = self._simulation.here, self._thread.inside
-        self._thread.inside = outer
-        if inside is None or not inside.used:
-            return
-        here.streams.clear()
-        here.streams.update(inside.callers)
-        for stream in inside.used:
-            self._wait(here.streams.get(stream.gpu, stream.gpu.default_stream), stream)
-
-    def _remember(self, stream: SimulatedStream) -> None:
-        """The nodes made since this thread was last looked at are of this stream."""
-        count, forward = self._count(), self._forward
-        first, self._thread.numbered = self._thread.numbered, count
-        if stream is stream.gpu.default_stream:
-            return
-        for number in range(max(first, count - _REMEMBERED), count):
-            forward[number] = stream
-        for _ in range(len(forward) - _REMEMBERED):
-            del forward[next(iter(forward))]
-
-    def _enter(self, inside: _Pass, node: Any, gpu: SimulatedGpu) -> None:
+    def _enter(self, inside: Pass, node: Any, gpu: SimulatedGpu) -> None:
         """Make the stream of a node's forward operation the current one in it."""
         streams = self._simulation.here.streams
         number: int = node._sequence_nr()
@@ -264,37 +338,3 @@ class BackwardStreams:
         if stream is not other:
             with self._simulation.books():
                 self._simulation.machine.wait(stream, other)
-
-
-class _Pass:
-    """A backward pass that a thread is in."""
-
-    __slots__ = ("callers", "entered", "last", "node", "used")
-
-    def __init__(self, callers: dict[SimulatedGpu, SimulatedStream]) -> None:
-        self.callers = callers  # the current streams of whoever began it
-        self.node: int | None = None  # the number of the node that it is in
-        self.entered: set[SimulatedGpu] = set()  # the GPUs that this node has used
-        self.last: SimulatedStream | None = None  # that of the node before
-        self.used: dict[SimulatedStream, None] = {}  # those of all nodes so far
-
-
-class _Thread(threading.local):
-    """The pass that a thread is in, and how many nodes it had made when last asked."""
-
-    inside: _Pass | None = None
-    numbered = 0
-
-
-def finishing(run_backward: Any, simulation: Simulation) -> Any:
-    """A backward pass that ends by ordering its streams with the caller's."""
-
-    @functools.wraps(run_backward)
-    def run(roots: Any, *arguments: Any, **options: Any) -> Any:
-        outer = simulation.backward.start()
-        try:
-            return run_backward(roots, *arguments, **options)
-        finally:
-            simulation.backward.finish(outer)
-
-    return run

@@ -7,6 +7,8 @@ by a source for each GPU, so that the CPU's own sequence is left alone.
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,11 +18,15 @@ from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.backend.registration import NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.engines import Work
     from gpumagic.simulator.hazards import Mark
     from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
+    from gpumagic.simulator.scheduler import Work
 
+_PAUSE_NS = 500_000  # a loop that only asks comes back much sooner
+_IN_VAIN = 8  # a busy machine pauses a loop now and then, but not so often in a row
 _PRIVATE_USE_1 = 20  # torch's number for the type of the device
 
 
@@ -78,15 +84,15 @@ class Stream(torch.Stream):
 
     def query(self) -> bool:
         """Whether all of its work is done."""
-        stream, simulation = self._simulated, self._simulation
-        cost_ns = stream.gpu.costs.host.query_ns
+        simulation, simulated = self._simulation, self._simulated
+        scheduler = simulation.machine.scheduler
         with simulation.books() as tracker:
-            scheduler = simulation.machine.scheduler
             done = simulation.polling.ask(
-                lambda: not scheduler.busy(stream.queue), cost_ns
+                lambda: not scheduler.busy(simulated.queue),
+                simulated.gpu.costs.host.query_ns,
             )
             if done:
-                tracker.host_waits_for(stream.order)
+                tracker.host_waits_for(simulated.order)
         return done
 
     def synchronize(self) -> None:
@@ -96,10 +102,9 @@ class Stream(torch.Stream):
 
     def wait_stream(self, stream: Any) -> None:
         """Let later work wait for all that another stream was given so far."""
-        with self._simulation.books():
-            self._simulation.machine.wait(
-                self._simulated, own_stream(self._simulation, stream)
-            )
+        simulation = self._simulation
+        with simulation.books():
+            simulation.machine.wait(self._simulated, own_stream(simulation, stream))
 
     def wait_event(self, event: Any) -> None:
         """Let later work wait for an event."""
@@ -255,11 +260,9 @@ class Event(torch.Event):
         """Whether the stream has passed it; one never recorded is passed."""
         if self._gpu is None:
             return True
-        cost_ns = self._gpu.costs.host.query_ns
-        with self._simulation.books():
-            scheduler, work = self._simulation.machine.scheduler, self._work
-            done = self._simulation.polling.ask(lambda: scheduler.done(work), cost_ns)
-        return done and self._is_passed()
+        simulation, cost_ns = self._simulation, self._gpu.costs.host.query_ns
+        with simulation.books():
+            return simulation.polling.ask(self._is_passed, cost_ns)
 
     def _is_passed(self) -> bool:
         """The same without a question of the host's, which would take it time."""
@@ -293,9 +296,8 @@ class Event(torch.Event):
             )
         if self._gpu is not end._gpu:
             raise torch.AcceleratorError(
-                "CUDA error: invalid resource handle\n"
-                "the events were recorded on different GPUs, which have no clock in "
-                "common"
+                "CUDA error: invalid resource handle\nthe events were recorded on "
+                "different GPUs, which have no clock in common"
             )
         return float(end._work.end_ns - (self._work.end_ns or 0)) / 1e6
 
@@ -306,9 +308,8 @@ class Event(torch.Event):
 
     def __repr__(self) -> str:
         simulation = self._simulation
-        return (
-            f"<torch.{simulation.shown_type}.Event: {id(self):#x}, {simulation.label}>"
-        )
+        which = f"{id(self):#x}, {simulation.label}"
+        return f"<torch.{simulation.shown_type}.Event: {which}>"
 
 
 class GeneratorClass(type(torch.Generator)):  # type: ignore[misc]
@@ -351,3 +352,71 @@ class Generator(torch.Generator):
         if self._index is None:
             return super().device
         return torch.device(self._simulation.shown_type, self._index)
+
+
+class _Asked(threading.local):
+    """What a thread found when it last asked: its clocks then, and how often."""
+
+    ever = False
+    simulated_ns = -1
+    real_ns = 0
+    pauses = 0
+
+
+class Polling:
+    """Asks for a program of the user's whether something is done.
+
+    The machine's clock knows what calls cost and what `time.sleep` was asked for, and
+    so is the same in every run. What else a loop may do between two questions takes no
+    time on it: a loop that awaits `asyncio.sleep` would ask for hours of ours. So who
+    has asked in vain several times, with a pause before each and nothing simulated in
+    between, waits by this machine's own clock from then on.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._asked = _Asked()
+
+    def ask(self, is_done: Callable[[], bool], cost_ns: int) -> bool:
+        """Whether something is done, after what the question costs the host.
+
+        To be called with the books held.
+        """
+        scheduler, asked = self._simulation.machine.scheduler, self._asked
+        if not is_done():
+            passed_ns = time.perf_counter_ns() - asked.real_ns
+            paused = asked.simulated_ns == scheduler.now_ns and passed_ns > _PAUSE_NS
+            asked.pauses = asked.pauses + 1 if paused else 0
+            if asked.pauses >= _IN_VAIN:
+                scheduler.elapse(passed_ns)
+        scheduler.elapse(cost_ns)
+        done = is_done()
+        asked.ever = True
+        asked.simulated_ns = -1 if done else scheduler.now_ns
+        asked.real_ns = time.perf_counter_ns()
+        return done
+
+    def sleep(self) -> Callable[[float], None]:
+        """`time.sleep`, which passes on the machine's clock as well.
+
+        It does for the main thread, and for those that have polled: what a thread
+        of somebody else's sleeps is no wait for the machine.
+        """
+        sleep, simulation, asked = time.sleep, self._simulation, self._asked
+
+        def sleeping(seconds: float, /) -> None:
+            __tracebackhide__ = True
+            main = threading.current_thread() is threading.main_thread()
+            began_ns = simulation.machine.scheduler.now_ns
+            if seconds > 0:  # on a lock, which signals end
+                threading.Event().wait(seconds)
+            else:
+                sleep(seconds)
+            if simulation.on and (main or asked.ever):
+                with simulation.books():
+                    # Others may have moved the clock: all sleep at the same time.
+                    scheduler = simulation.machine.scheduler
+                    until_ns = began_ns + round(float(seconds) * 1e9)
+                    scheduler.elapse(max(0, until_ns - scheduler.now_ns))
+
+        return sleeping

@@ -6,37 +6,35 @@ import contextlib
 import functools
 import signal
 import time
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gpumagic.notebook.faults import CellEvents
 from gpumagic.report.frontend import running_shell
-from gpumagic.simulator.backend.addresses import (
-    resized_storages,
-    simulated_addresses,
-)
-from gpumagic.simulator.backend.attention import attention_entry
-from gpumagic.simulator.backend.autocast import KEY as AUTOCAST
-from gpumagic.simulator.backend.autocast import autocast_kernels
-from gpumagic.simulator.backend.handwritten import handwritten
+from gpumagic.simulator.backend.handwritten import handwritten, resized_storages
 from gpumagic.simulator.backend.in_flight import Flights
 from gpumagic.simulator.backend.kernels import kernels_on
 from gpumagic.simulator.backend.operations import names_to_register
-from gpumagic.simulator.backend.pinning import (
-    Pinning,
-    pinning_factories,
-    pinning_methods,
-)
 from gpumagic.simulator.backend.refusals import refuse_in_child, refused_everywhere
 from gpumagic.simulator.backend.registration import KEY, NAME, lies_there
-from gpumagic.simulator.backend.several_gpus import several_gpus
-from gpumagic.simulator.backend.simulation import finishing
-from gpumagic.simulator.backend.stand_ins import StandIns
+from gpumagic.simulator.backend.special import (
+    CELLS,
+    attention_entry,
+    autocast_kernels,
+    names_in,
+)
 from gpumagic.simulator.backend.streams import Event, Generator, GeneratorClass, Stream
-from gpumagic.simulator.backend.tensors import holds_either
+from gpumagic.simulator.backend.tensors import holds_either, simulated_addresses
 from gpumagic.simulator.backend.torch_sim import TorchSim
-from gpumagic.simulator.backend.transfers import Transfers, assigning
+from gpumagic.simulator.backend.transfers import (
+    Pinning,
+    Transfers,
+    assigning,
+    pinning_in,
+    several_gpus,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,6 +43,22 @@ if TYPE_CHECKING:
     from gpumagic.simulator.backend.simulation import Simulation
 
 _BEFORE_TORCHS_OWN = 4
+# Of `torch.accelerator`: what `torch.cuda` calls the same, and what otherwise.
+_SAME = names_in(
+    "synchronize current_stream set_stream empty_cache memory_allocated"
+    " max_memory_allocated memory_reserved max_memory_reserved memory_stats"
+    " reset_accumulated_memory_stats reset_peak_memory_stats"
+)
+_OTHERWISE = {
+    "current_device_index": "current_device",
+    "current_device_idx": "current_device",
+    "set_device_index": "set_device",
+    "set_device_idx": "set_device",
+    "device_index": "device",
+    "get_memory_info": "mem_get_info",
+}
+_ABSENT: Any = object()
+_FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
 
 
 class Switch:
@@ -53,43 +67,38 @@ class Switch:
     def __init__(self, simulation: Simulation, module: SimulatedModule) -> None:
         self._simulation = simulation
         self._module = module
+        self._libraries: list[Any] = []  # torch forgets kernels that nobody holds
         self._undo = contextlib.ExitStack()
 
     def on(self, box: Any, *, as_cuda: bool) -> None:
         """Put everything in; if anything fails, nothing is."""
-        simulation = self._simulation
+        simulation, module = self._simulation, self._module
         with contextlib.ExitStack() as undo:
             if as_cuda:
-                from gpumagic.simulator.backend.as_cuda import answer_to_cuda
+                from gpumagic.simulator.backend import as_cuda as standing_in
 
-                answer_to_cuda(simulation)
+                standing_in.answer_to_cuda(simulation)
             flights = Flights(simulation)
             undo.callback(simulation.end)
             undo.callback(flights.end_all)
-            classes = make_classes(simulation)
-            torch_sim = TorchSim(simulation, classes)
-            undo.callback(self._module.routes.lead)
-            self._register_kernels(undo, flights)
-            stand_ins = StandIns(undo)
-            for target, replacements in self._replacements(classes, torch_sim):
-                for name in filter(functools.partial(hasattr, target), replacements):
-                    stand_ins.put(target, name, replacements[name])
-            for target, name, replacement in several_gpus(simulation):
-                stand_ins.put(target, name, replacement)
-            undo.callback(
-                torch.autograd.set_multithreading_enabled, simulation.engine_threads
-            )
-            torch.autograd.set_multithreading_enabled(False)
+            torch_sim = TorchSim(simulation, make_classes(simulation))
+            undo.callback(module.routes.lead)
+            undo.callback(self._libraries.clear)
+            self._register_kernels(flights)
+            put = functools.partial(stand_in, undo)
+            for target, name, replacement in self._replacements(torch_sim.as_mapping()):
+                put(target, name, replacement)
+            set_threads = torch.autograd.set_multithreading_enabled
+            undo.callback(set_threads, simulation.engine_threads)
+            set_threads(False)
             self._take_interrupts(undo)
             self._restore_saved(undo)
-            self._module.make_storage = self._storage
-            undo.callback(setattr, self._module, "make_storage", None)
-            self._module.offer(box, torch_sim.as_mapping())
-            undo.callback(self._module.offer, None, None)
+            module.make_storage = self._storage
+            undo.callback(setattr, module, "make_storage", None)
+            module.offer(box, torch_sim.as_mapping())
+            undo.callback(module.offer, None, None)
             if as_cuda:
-                from gpumagic.simulator.backend.as_cuda import standing_in
-
-                undo.enter_context(standing_in(simulation, torch_sim))
+                standing_in.stand_in_for_cuda(simulation, torch_sim, undo, put)
             self._undo = undo.pop_all()
 
     def off(self) -> None:
@@ -98,43 +107,53 @@ class Switch:
 
     def forbid(self) -> None:
         """In a forked child, let every operation say that the device is lost."""
-        self._library.clear()
+        self._libraries.clear()
         self._module.routes.lead(lambda _: refuse_in_child)
         self._module.make_storage = refuse_in_child
 
-    def _replacements(
-        self, classes: dict[str, Any], torch_sim: TorchSim
-    ) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """What to put in the place of torch's own: where, and what by name."""
-        simulation = self._simulation
-        yield torch, classes
-        accelerator = _accelerator(torch_sim)
-        yield torch.accelerator, accelerator
-        yield torch.accelerator.memory, accelerator
-        started = torch_sim.is_initialized
-        yield torch._C, {"_accelerator_isAllocatorInitialized": started}
-        yield torch, pinning_factories()
+    def _replacements(self, names: dict[str, Any]) -> Iterator[tuple[Any, str, Any]]:
+        """What to put in the place of torch's own: object, name, replacement."""
+        simulation, tensor = self._simulation, torch.Tensor
+        original = tensor.new_tensor
+
+        def new_tensor(self: Any, data: Any, **options: Any) -> Any:
+            if options.get("device") is None:  # C++ would take the current one
+                options["device"] = self.device
+            return original(self, data, **options)
+
+        # Torch's generic functions would ask C++ that knows nothing.
+        accelerator = {
+            **{name: names[name] for name in _SAME},
+            **{name: names[of] for name, of in _OTHERWISE.items()},
+            "empty_host_cache": lambda: None,
+        }
+        started = names["is_initialized"]
         run_backward = torch.autograd._engine_run_backward
-        backward = finishing(run_backward, simulation)
-        yield torch.autograd, {"_engine_run_backward": backward}
-        yield torch.Tensor, {**pinning_methods(), **assigning()}
-        yield torch.Tensor, {"new_tensor": new_tensor()}
-        yield time, {"sleep": simulation.polling.sleep()}
-        yield signal, simulation.interrupts.stand_ins()
-        for target, name, replacement in (
-            *refused_everywhere(),
-            *simulated_addresses(simulation),
-            *resized_storages(simulation),
+        backward = functools.partial(simulation.backward.run, run_backward)
+        for target, replacements in (
+            (torch, {each: names[each] for each in ("Stream", "Event", "Generator")}),
+            (torch, pinning_in(torch)),
+            (torch.accelerator, accelerator),
+            (torch.accelerator.memory, accelerator),
+            (torch._C, {"_accelerator_isAllocatorInitialized": started}),
+            (torch.autograd, {"_engine_run_backward": backward}),
+            (tensor, {**pinning_in(tensor), **assigning(), "new_tensor": new_tensor}),
+            (time, {"sleep": simulation.polling.sleep()}),
+            (signal, simulation.interrupts.stand_ins()),
         ):
-            yield target, {name: replacement}
+            for name, replacement in replacements.items():
+                yield target, name, replacement
+        yield from refused_everywhere()
+        yield from simulated_addresses(simulation)
+        yield from resized_storages(simulation)
+        yield from several_gpus(simulation)
 
-    # ---------------------------------------------------------------- kernels
-
-    def _register_kernels(self, undo: contextlib.ExitStack, flights: Flights) -> None:
+    def _register_kernels(self, flights: Flights) -> None:
         simulation = self._simulation
-        transfers = Transfers(simulation, flights)
+        transfers, pinning = Transfers(simulation, flights), Pinning(simulation)
         own: dict[str, Callable[..., Any]] = {
             **handwritten(simulation),
+            **CELLS,
             "copy_": transfers.copy_,
             "_foreach_copy_": transfers.copy_all,
             "_to_copy": transfers.to_copy,
@@ -145,21 +164,24 @@ class Switch:
         routes.put_in(
             lambda: {*names_to_register(), *(f"aten::{each}" for each in own)}
         )
-        library = _Library(undo)
         # Also where gradients are wanted, or a subclass would be asked first.
         above = {
             **attention_entry(),
             "_has_compatible_shallow_copy_type": holds_either(),
         }
-        for short, kernel in above.items():
-            for key in (KEY, f"Autograd{KEY}"):
-                library.put(short, kernel, key)
-        pinning = Pinning(simulation)
-        library.put("is_pinned", pinning.is_pinned, "CPU")
-        library.put("_pin_memory", pinning.pin, "CPU")
-        for short, kernel in autocast_kernels(simulation.device_type):
-            library.put(short, kernel, AUTOCAST)
-        self._library = library
+        tables: dict[str, dict[str, Any]] = {
+            KEY: above,
+            f"Autograd{KEY}": {**above, **CELLS},
+            "CPU": {"is_pinned": pinning.is_pinned, "_pin_memory": pinning.pin},
+            f"Autocast{KEY}": dict(autocast_kernels(simulation.device_type)),
+        }
+        for key, kernels in tables.items():
+            # torch's own `Library` checks each name, at three times the cost of
+            # registering it; here the names come from torch itself.
+            library = torch._C._dispatch_library("IMPL", "aten", key, "", 0)
+            self._libraries.append(library)
+            for name, kernel in kernels.items():
+                library.impl(name, key, kernel)
 
     # ------------------------------------------------------------ other parts
 
@@ -210,28 +232,35 @@ class Switch:
         return storage
 
 
-class _Library:
-    """Kernels that are in force until they are taken out.
+def stand_in(
+    undo: contextlib.ExitStack, target: Any, name: str, replacement: Any
+) -> None:
+    """Put one into a module or a class; torch may have no such name."""
+    from torch.jit import _builtins
+    from torch.utils import _device
 
-    torch's own `Library` checks each name at three times the cost of registering it;
-    here the names come from torch itself.
-    """
-
-    def __init__(self, undo: contextlib.ExitStack) -> None:
-        self._make = torch._C._dispatch_library
-        self._by_key: dict[str, Any] = {}
-        undo.callback(self.clear)
-
-    def clear(self) -> None:
-        """Take all of them out; nobody else holds them."""
-        self._by_key.clear()
-
-    def put(self, name: str, kernel: Callable[..., Any], key: str) -> None:
-        """One kernel, under one key."""
-        library = self._by_key.get(key)
-        if library is None:
-            library = self._by_key[key] = self._make("IMPL", "aten", key, "", 0)
-        library.impl(name, key, kernel)
+    original = vars(target).get(name, _ABSENT)
+    if original is _ABSENT:
+        undo.callback(delattr, target, name)
+    else:
+        undo.callback(setattr, target, name, original)
+        if isinstance(original, staticmethod):
+            replacement = staticmethod(replacement)
+    setattr(target, name, replacement)
+    if type(original) not in _FUNCTIONS:
+        return
+    if isinstance(replacement, types.FunctionType):  # pickled by its name
+        functools.update_wrapper(replacement, original)
+    # What torch's tables say of one of its functions holds for its stand-in.
+    operator = _builtins._find_builtin(original)
+    if operator is not None:
+        table = _builtins._get_builtin_table()
+        table[id(replacement)] = operator
+        undo.callback(table.pop, id(replacement), None)
+    known = _device._device_constructors()
+    if original in known:
+        known.add(replacement)
+        undo.callback(known.discard, replacement)
 
 
 def make_classes(simulation: Simulation) -> dict[str, Any]:
@@ -248,36 +277,3 @@ def make_classes(simulation: Simulation) -> dict[str, Any]:
         made = generator.on(gpu.index).manual_seed(seed)
         simulation.generators[gpu.index] = made
     return {"Stream": stream, "Event": event, "Generator": generator}
-
-
-def new_tensor() -> Callable[..., Any]:
-    """`new_tensor`, for which torch's C++ would take the current device."""
-    original = torch.Tensor.new_tensor
-
-    def new_tensor(self: Any, data: Any, **options: Any) -> Any:
-        if options.get("device") is None:
-            options["device"] = self.device
-        return original(self, data, **options)
-
-    return new_tensor
-
-
-def _accelerator(torch_sim: TorchSim) -> dict[str, Any]:
-    """Torch's generic functions, which would ask C++ that knows nothing."""
-    same = (
-        "synchronize", "current_stream", "set_stream", "empty_cache",
-        "memory_allocated", "max_memory_allocated", "memory_reserved",
-        "max_memory_reserved", "memory_stats", "reset_accumulated_memory_stats",
-        "reset_peak_memory_stats",
-    )  # fmt: skip
-    names = torch_sim.as_mapping()
-    return {
-        **{name: names[name] for name in same},
-        "current_device_index": torch_sim.current_device,
-        "current_device_idx": torch_sim.current_device,
-        "set_device_index": torch_sim.set_device,
-        "set_device_idx": torch_sim.set_device,
-        "device_index": torch_sim.device_class,
-        "get_memory_info": torch_sim.mem_get_info,
-        "empty_host_cache": lambda: None,
-    }

@@ -14,51 +14,39 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import functools
 import struct
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gpumagic.errors import DeviceError
+from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.hazards import Accesses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.hazards import Operand
     from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
 
 HOST, EXTENSION = 1, 12  # DLPack's numbers for kinds of devices
 _FIXED = struct.Struct("<QiiiIQQQQQ")  # what does not grow with the dimensions
 _LANES = 1 << 16
-_INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6  # DLPack's codes
-_TYPES = {
-    "float32": (_FLOAT, 32),
-    "float64": (_FLOAT, 64),
-    "float16": (_FLOAT, 16),
-    "bfloat16": (_BFLOAT, 16),
-    "int64": (_INT, 64),
-    "int32": (_INT, 32),
-    "int16": (_INT, 16),
-    "int8": (_INT, 8),
-    "uint8": (_UINT, 8),
-    "uint16": (_UINT, 16),
-    "uint32": (_UINT, 32),
-    "uint64": (_UINT, 64),
-    "bool": (_BOOL, 8),
-    "complex32": (_COMPLEX, 32),
-    "complex64": (_COMPLEX, 64),
-    "complex128": (_COMPLEX, 128),
+_CODES = {  # DLPack's for the kinds of types
+    "int8 int16 int32 int64": 0,
+    "uint8 uint16 uint32 uint64": 1,
+    "float16 float32 float64": 2,
+    "bfloat16": 4,
+    "complex32 complex64 complex128": 5,
+    "bool": 6,
 }
-Make: TypeAlias = (
-    "Callable[[int, int, int, int, tuple[int, ...], tuple[int, ...]], Any]"
-)
 _Kind = tuple[int, int, int, int]  # of device, its index, type, dimensions
 # The bytes of a structure, how to fill in sizes, strides and pointer, where it lies.
 _Form = tuple[bytearray, "Callable[..., None]", ctypes.c_void_p]
-Wrap: TypeAlias = "Callable[[Any, SimulatedStream, Any, Operand], Any]"
 
 
 class Tensors:
@@ -84,14 +72,14 @@ class Tensors:
         self.freed: collections.deque[Any] = collections.deque()
         self.wrap = self._wrapper()
 
-    def _wrapper(self) -> Wrap:
+    def _wrapper(self) -> Callable[..., Any]:
         """What makes a simulated tensor of a CPU tensor, which then belongs to it.
 
         On a stream's GPU, in a block of memory (None for nothing), which it is all of.
         """
         types, make, over_storage = self._types, self._make, self._over_storage
         died, lives = self.freed.append, self.lives
-        # The host's address: programs are told another, see `addresses`.
+        # The host's address: programs are told another one, see below.
         pointer_of = torch._C.TensorBase.data_ptr
 
         def wrap(twin: Any, stream: SimulatedStream, block: Any, whole: Operand) -> Any:
@@ -100,14 +88,8 @@ class Tensors:
             if type_ is None or twin.storage_offset():
                 tensor = over_storage(twin, gpu.index)
             else:
-                tensor = make(
-                    pointer_of(twin),
-                    EXTENSION,
-                    gpu.index,
-                    type_,
-                    twin.size(),
-                    twin.stride(),
-                )
+                geometry = twin.size(), twin.stride()
+                tensor = make(pointer_of(twin), EXTENSION, gpu.index, type_, *geometry)
             storage = tensor.untyped_storage()
             memory = Memory()
             memory.twin = twin
@@ -203,14 +185,8 @@ class Tensors:
         tensor = self._make(0, EXTENSION, index, float32, (0,), (1,))
         if twin.dtype is not torch.float32:
             tensor = self._view_as(self._on_cpu, tensor, twin.dtype)
-        return self._set(
-            self._on_cpu,
-            tensor,
-            storage,
-            twin.storage_offset(),
-            twin.size(),
-            twin.stride(),
-        )
+        geometry = twin.storage_offset(), twin.size(), twin.stride()
+        return self._set(self._on_cpu, tensor, storage, *geometry)
 
 
 class Memory:
@@ -266,6 +242,78 @@ def holds_either() -> Callable[[Any, Any], bool]:
     return kernel
 
 
+def operand_of(tensor: Any, memory: Any) -> tuple[Operand, int]:
+    """The bytes between the first and the last, and how many of them are touched.
+
+    `memory` is that of its storage, on the device or pinned. An expanded dimension is
+    read once: its elements are the same bytes.
+    """
+    itemsize = tensor.element_size()
+    low = tensor.storage_offset() * itemsize
+    if tensor.is_contiguous():  # nearly all are
+        nbytes = tensor.numel() * itemsize
+        return (memory.accesses, low, low + nbytes, None), nbytes
+    sizes, strides = tensor.size(), tensor.stride()
+    reach = touched = 1
+    for size, stride in zip(sizes, strides, strict=True):
+        if size == 0:
+            return (memory.accesses, low, low, None), 0
+        reach += (size - 1) * stride
+        touched *= size if stride else 1
+    nbytes = min(touched, reach) * itemsize
+    dense = touched == reach
+    layout = (
+        None
+        if dense
+        else (low, (*sizes,), (*(stride * itemsize for stride in strides),), itemsize)
+    )
+    return (memory.accesses, low, low + reach * itemsize, layout), nbytes
+
+
+def simulated_addresses(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
+    """What to put in the place of torch's own while on: object, name, replacement.
+
+    The storage of a simulated tensor points at host memory, where its numbers are.
+    torch's C++ needs that pointer, and nobody else does: programs compare addresses,
+    look them up in a memory snapshot, or see that memory was used again. So what is
+    written in Python is told the address of the block in the simulated memory.
+    """
+    base, of_storage = torch._C.TensorBase, torch._C.StorageBase.data_ptr
+    device_of, claimed = base.device.__get__, simulation.tensors.claimed
+
+    def of_tensor(plain: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(plain)
+        def data_ptr(self: Any) -> int:
+            pointer = plain(self)  # first: it refuses what has no memory
+            if not pointer or device_of(self).type != NAME:
+                return pointer
+            begins = _base(claimed(self))
+            if begins is None:
+                return pointer
+            offset_bytes: int = self.storage_offset() * self.element_size()
+            return begins + offset_bytes
+
+        return data_ptr
+
+    @functools.wraps(of_storage)
+    def data_ptr(self: Any) -> int:
+        pointer: int = of_storage(self)
+        begins = _base(getattr(self, "_gpumagic", None)) if pointer else None
+        return pointer if begins is None else begins
+
+    for name in ("data_ptr", "const_data_ptr"):
+        if hasattr(base, name):  # torch 2.11 has not both
+            yield torch.Tensor, name, of_tensor(getattr(base, name))
+    yield torch.UntypedStorage, "data_ptr", data_ptr
+
+
+def _base(memory: Memory | None) -> int | None:
+    """Where the block of a storage begins; None where it has none."""
+    block = None if memory is None or memory.life is None else memory.life.block
+    address: int | None = None if block is None else block.address
+    return address
+
+
 class Maker:
     """Makes tensors by DLPack.
 
@@ -277,8 +325,9 @@ class Maker:
 
     def __init__(self, kept: list[bytearray]) -> None:
         self.types = {
-            getattr(torch, name): bits << 8 | code | _LANES
-            for name, (code, bits) in _TYPES.items()
+            dtype: dtype.itemsize << 11 | code | _LANES
+            for names, code in _CODES.items()
+            for dtype in (getattr(torch, name) for name in names.split())
         }
         self._kept = kept  # until the process ends
         self._forms = _Forms()
@@ -289,18 +338,13 @@ class Maker:
         self._word = ctypes.create_string_buffer(b"dltensor")
         self.make = self._maker(ctypes.cast(self._word, ctypes.c_void_p))
 
-    def _maker(self, name: ctypes.c_void_p) -> Make:
+    def _maker(self, name: ctypes.c_void_p) -> Callable[..., Any]:
         """What makes a tensor, with all that it needs within reach."""
         forms, new_form, capsule = self._forms, self._new_form, self._capsule
         take = self._take
 
         def make(
-            pointer: int,
-            kind: int,
-            index: int,
-            type_: int,
-            size: tuple[int, ...],
-            stride: tuple[int, ...],
+            pointer: int, kind: int, index: int, type_: int, size: Any, stride: Any
         ) -> Any:
             which = kind, index, type_, len(size)
             form = forms.by_kind.get(which) or new_form(which)
@@ -315,24 +359,11 @@ class Maker:
         # Sizes and strides lie in front, so that the pointer follows them.
         sizes_bytes = 8 * dimensions
         structure = bytearray(2 * sizes_bytes + _FIXED.size)
-        sizes = ctypes.addressof(
-            (ctypes.c_char * len(structure)).from_buffer(structure)
-        )
+        array = (ctypes.c_char * len(structure)).from_buffer(structure)
+        sizes = ctypes.addressof(array)
         strides, fixed = sizes + sizes_bytes, sizes + 2 * sizes_bytes
-        _FIXED.pack_into(
-            structure,
-            2 * sizes_bytes,
-            0,
-            kind,
-            index,
-            dimensions,
-            type_,
-            sizes,
-            strides,
-            0,
-            0,
-            0,
-        )
+        about = 0, kind, index, dimensions, type_, sizes, strides, 0, 0, 0
+        _FIXED.pack_into(structure, 2 * sizes_bytes, *about)
         fill = struct.Struct("<" + "q" * (2 * dimensions) + "Q").pack_into
         self._kept.append(structure)
         form = structure, fill, ctypes.c_void_p(fixed)

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import pickle
+import sys
 import types
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpumagic.simulator.backend.refusals import refuse_in_child
+from gpumagic.report.places import Place
+from gpumagic.simulator.allocator_snapshot import Recording
+from gpumagic.simulator.backend.refusals import refuse_in_child, refusing
 from gpumagic.simulator.backend.streams import index_of, make_current, own_stream
 from gpumagic.simulator.driver import identity
+from gpumagic.simulator.observing import StorageDeaths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from types import FrameType
 
+    from gpumagic.report.places import PlaceMark
+    from gpumagic.simulator.allocator_blocks import Block
+    from gpumagic.simulator.allocator_snapshot import Calls
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.machine import SimulatedGpu
+
+_MOST_ENTRIES = 1 << 20  # of the memory history
+_OURS = str(Path(__file__).parents[1])  # what stands for torch's C++ is no frame
+_OPERATORS = str(Path("torch", "_ops.py"))
 
 
 def _properties(gpu: SimulatedGpu) -> types.SimpleNamespace:
@@ -37,7 +52,6 @@ def _properties(gpu: SimulatedGpu) -> types.SimpleNamespace:
         max_threads_per_multi_processor=1536 if major == 8 and minor else 2048,
         warp_size=32,
         is_integrated=0,
-        is_multi_gpu_board=0,
         uuid=uuid.UUID(told.removeprefix("GPU-")),
     )
 
@@ -134,10 +148,6 @@ class TorchSim:
         """Whether bfloat16 works; older GPUs emulate it."""
         return including_emulation or self._gpu(None).model.has_units_for("bf16")
 
-    def get_arch_list(self) -> list[str]:
-        """The architectures that kernels are there for: that of the GPU."""
-        return ["sm_{}{}".format(*self._gpu(None).model.compute_capability)]
-
     # ---------------------------------------------------------------- streams
 
     def current_stream(self, device: Any = None) -> Any:
@@ -176,32 +186,27 @@ class TorchSim:
 
     def memory_stats(self, device: Any = None) -> dict[str, Any]:
         """The caching allocator's counters; empty before the first use."""
-        if not self.is_initialized():
-            return {}
-        gpu = self._gpu(device)
+        gpu = self._gpu(device) if self.is_initialized() else None
         with self._simulation.books():
-            return gpu.allocator.memory_stats()
+            return gpu.allocator.memory_stats() if gpu else {}
 
     def memory_snapshot(
         self, mempool_id: tuple[int, int] | None = None, include_traces: bool = True
     ) -> list[dict[str, Any]]:
         """The caching allocators' segments and blocks, of all GPUs."""
         del include_traces
-        if not self.is_initialized():
-            return []
         with self._simulation.books():
             return [
                 segment
-                for gpu in self._simulation.machine.gpus
+                for gpu in self._used()
                 for segment in gpu.allocator.memory_snapshot(mempool_id or (0, 0))
             ]
 
     def empty_cache(self) -> None:
         """Give what no tensor uses back to the driver."""
-        if self.is_initialized():
-            with self._simulation.books():
-                for gpu in self._simulation.machine.gpus:
-                    gpu.allocator.empty_cache()
+        with self._simulation.books():
+            for gpu in self._used():
+                gpu.allocator.empty_cache()
 
     def clear_workspaces(self) -> None:
         """Give back the memory that cuBLAS works in."""
@@ -229,22 +234,20 @@ class TorchSim:
         with self._simulation.books():
             gpu.allocator.set_fraction(fraction)
 
-    # --------------------------------------------------------- random numbers
-
     def _random(self) -> dict[str, Callable[..., Any]]:
         """Seeds and states: those of the current GPU, of one, and of all."""
-        of = self._generator
-
-        def every() -> list[Any]:
-            return [*map(of, range(self.device_count()))]
+        of, generators = self._generator, self._simulation.generators
 
         def seed_all(seed: int) -> None:
-            for each in self._simulation.generators.values():
+            for each in generators.values():
                 each.manual_seed(int(seed))
 
+        def set_one(new_state: Any, device: Any = None) -> None:
+            of(device).set_state(new_state)
+
         def set_all(states: Any) -> None:
-            for each, state in zip(every(), states, strict=True):
-                each.set_state(state)
+            for index, state in enumerate(states):
+                set_one(state, index)
 
         return {
             "manual_seed": lambda seed: of(None).manual_seed(int(seed)),
@@ -253,14 +256,17 @@ class TorchSim:
             "seed_all": lambda: seed_all(of(None).seed()),
             "initial_seed": lambda: of(None).initial_seed(),
             "get_rng_state": lambda device=None: of(device).get_state(),
-            "set_rng_state": lambda new_state, device=None: of(device).set_state(
-                new_state
-            ),
-            "get_rng_state_all": lambda: [each.get_state() for each in every()],
+            "set_rng_state": set_one,
+            "get_rng_state_all": lambda: [
+                of(index).get_state() for index in range(self.device_count())
+            ],
             "set_rng_state_all": set_all,
         }
 
     # ---------------------------------------------------------------- helpers
+
+    def _used(self) -> list[SimulatedGpu]:
+        return self._simulation.machine.gpus if self.is_initialized() else []
 
     def _gpu(self, device: Any) -> SimulatedGpu:
         if self._is_in_bad_fork():
@@ -316,3 +322,109 @@ class DeviceBlock:
 
     def __exit__(self, *_: object) -> None:
         self._torch_sim._simulation.here.device = self.prev_idx
+
+
+# ----------------------------------------------------------------- memory history
+
+
+def memory_names(
+    simulation: Simulation, torch_sim: TorchSim
+) -> Iterator[tuple[Any, str, Any]]:
+    """What to put in the place of torch's own: object, name, replacement."""
+    memory, history = torch.cuda.memory, History(simulation, torch_sim)
+    yield memory, "_record_memory_history", history.record
+    yield memory, "_snapshot", history.snapshot
+    yield memory, "_dump_snapshot", history.dump
+    refuse = refusing("allocator settings at run time", 'simulate(allocator="...")')
+    yield memory, "_set_allocator_settings", refuse
+
+
+class History:
+    """The record of allocations, and the snapshot that shows it."""
+
+    def __init__(self, simulation: Simulation, torch_sim: TorchSim) -> None:
+        self._simulation = simulation
+        self._torch_sim = torch_sim
+        self._deaths = StorageDeaths(simulation, _calls_here)
+        self._following = False
+
+    def record(
+        self,
+        enabled: str | None = "all",
+        context: str | None = "all",
+        stacks: str = "all",
+        max_entries: int = _MOST_ENTRIES,
+        *_: Any,
+        clear_history: bool = False,
+        **__: Any,
+    ) -> None:
+        """Record from now on what the allocators do, on all GPUs; None ends it.
+
+        With any context the calls of all actions are kept, those of Python.
+        """
+        del stacks
+        most = min(max_entries, _MOST_ENTRIES) if enabled == "all" else 1
+        recording = Recording(max(most, 1), *([self._gather] if context else []))
+        self._torch_sim.init()
+        with self._simulation.books():
+            for gpu in self._simulation.machine.gpus:
+                gpu.allocator.record_history(
+                    recording if enabled else None, clear=clear_history
+                )
+            following = bool(enabled and context)
+            if following != self._following:
+                self._following = following
+                (self._deaths.begin if following else self._deaths.end)()
+
+    def _gather(self, action: str, block: Block | None) -> Calls:
+        """The calls of now, or those in which the tensor of this block has died."""
+        marks: tuple[PlaceMark, ...] | None = None
+        if block is not None and action != "alloc":
+            deaths = self._deaths.marks
+            marks = (deaths.pop if action == "free_completed" else deaths.get)(
+                block, None
+            )
+        marks = marks or _calls_here()
+        return lambda: [dict(_frame(mark)) for mark in marks]
+
+    def snapshot(self, *_: Any, **__: Any) -> dict[str, Any]:
+        """What the allocators hold, and what they have done."""
+        machine = self._simulation.machine
+        with self._simulation.books():
+            traces = [gpu.allocator.history for gpu in machine.gpus]
+        settings = machine.all_gpus[0].allocator.settings.text
+        return {
+            "segments": self._torch_sim.memory_snapshot(),  # noted behind the traces
+            "device_traces": traces,
+            "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": settings},
+            "external_annotations": [],
+        }
+
+    def dump(self, filename: str = "dump_snapshot.pickle", *_: Any, **__: Any) -> None:
+        """Write the snapshot to a file for torch's own viewer."""
+        with Path(filename).open("wb") as file:
+            pickle.dump(self.snapshot(), file)
+
+
+def _calls_here() -> tuple[PlaceMark, ...]:
+    """Where each function stands that led here, the innermost first."""
+    found: list[PlaceMark] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(_OURS):
+            found.append((code, frame.f_lasti))
+        elif found and found[-1][0].co_filename.endswith(_OPERATORS):
+            found.pop()  # an operator that a kernel of ours has called
+        frame = frame.f_back
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _frame(mark: PlaceMark) -> dict[str, Any]:
+    place = Place(*mark)
+    return {
+        "filename": place.file,
+        "line": place.line or 0,
+        "name": place.code.co_name,
+    }

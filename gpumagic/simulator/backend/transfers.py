@@ -4,37 +4,53 @@ On the host side it matters whether memory is pinned. Only then can a copy go on
 while Python does: with `non_blocking=True` it returns at once, and until something
 has waited for the stream, the host must neither read what arrives nor overwrite what
 leaves.
+
+Pinned memory is a CPU tensor whose storage carries a mark. torch offers no way to
+supply an allocator of pinned memory from Python. But the operators that pin, and that
+ask for it, are ordinary ones: kernels for them on the CPU key are in force in every
+thread, and gone when they are taken back. Nothing is really page-locked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
+import threading
+import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpumagic.simulator.backend.addresses import operand_of
 from gpumagic.simulator.backend.call import General
+from gpumagic.simulator.backend.in_flight import PinnedBuffer, pinned_buffer
 from gpumagic.simulator.backend.operations import Operation
-from gpumagic.simulator.backend.pinning import pinned_buffer
-from gpumagic.simulator.backend.registration import lies_there
-from gpumagic.simulator.engines import Engine
+from gpumagic.simulator.backend.refusals import not_simulated
+from gpumagic.simulator.backend.registration import NAME, lies_there
+from gpumagic.simulator.backend.tensors import operand_of
 from gpumagic.simulator.operators import CAST, COPY, strided_rule
+from gpumagic.simulator.scheduler import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.simulator.backend.in_flight import Flights
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.hazards import Operand
+    from gpumagic.simulator.hazards import Operand, Race
     from gpumagic.simulator.machine import SimulatedGpu
-    from gpumagic.simulator.operators import Rule
-    from gpumagic.simulator.races import Race
 
-
-# So much pageable memory the driver takes at once, whatever the stream has to do.
 _NUMBERS = frozenset((bool, int, float, complex))
+# So much pageable memory the driver takes at once, whatever the stream has to do.
 _SENT_AT_ONCE_BYTES = 64 << 10
+# The factories that can be asked for pinned memory, and the methods of a tensor.
+_FACTORIES = (
+    "arange", "empty", "empty_like", "empty_strided", "eye", "full", "full_like",
+    "linspace", "logspace", "ones", "ones_like", "rand", "rand_like", "randint",
+    "randint_like", "randn", "randn_like", "randperm", "tensor", "zeros", "zeros_like",
+)  # fmt: skip
+_METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
+_LOOKED_AT = 64  # blocks, for one that is free
 
 
 class Transfers:
@@ -45,8 +61,7 @@ class Transfers:
         self._flights = flights
         self._type = simulation.device_type
         self._copy = Operation("aten::copy_")
-        lists = Operation("aten::_foreach_copy_")
-        self._copy_lists = General(simulation, lists)
+        self._copy_lists = General(simulation, Operation("aten::_foreach_copy_"))
         self._empty_like = torch.ops.aten.empty_like.default
         self._pin = torch.ops.aten._pin_memory.default
 
@@ -57,23 +72,23 @@ class Transfers:
         as in torch's own: a type is changed there if the copy is not waited for.
         """
         simulation = self._simulation
+        twin_of = simulation.tensors.twin_of
         if not isinstance(source, torch.Tensor):  # a number
             source = torch.scalar_tensor(source, dtype=target.dtype)
         if source.size() != target.size():  # lazy parameters have no shape
-            _require_fit(target, source)
+            like = functools.partial(torch.empty, device="meta")
+            like(target.size()).copy_(like(source.size()))  # which says what is wrong
         to, from_ = self._gpu_of(target), self._gpu_of(source)
         if from_ and to:
-            numbers = simulation.tensors.twin_of(source)
-            sent = self._on_device(to, from_, source, target, numbers)
-            simulation.tensors.twin_of(target).copy_(sent)
+            twin_of(target).copy_(self._on_device(to, from_, source, target))
         elif not target.numel():
             return target
         elif to:
             landed = self._landing(target, source, non_blocking=non_blocking)
-            sent = self._arrive(to, landed, source, non_blocking=non_blocking)
+            self._arrive(to, landed, source, non_blocking=non_blocking)
             with torch._C.DisableTorchFunctionSubclass():
                 # it is under way now, and watched
-                simulation.tensors.twin_of(landed).copy_(sent)
+                twin_of(landed).copy_(source)
             if landed is not target:
                 self.copy_(target, landed)
         else:
@@ -83,8 +98,7 @@ class Transfers:
 
     def copy_all(self, targets: Any, sources: Any, non_blocking: bool = False) -> None:
         """`torch._foreach_copy_`: at once on one GPU, one by one between two sides."""
-        gpus = {self._gpu_of(each) for each in (*targets, *sources)}
-        if len(gpus) == 1:
+        if len({self._gpu_of(each) for each in (*targets, *sources)}) == 1:
             self._copy_lists(targets, sources, non_blocking)
             return
         for target, source in zip(targets, sources, strict=True):
@@ -104,8 +118,7 @@ class Transfers:
         """`source.to(...)`, which always makes a new tensor."""
         simulation = self._simulation
         refuse_layout(layout)
-        from_ = self._gpu_of(source)
-        to = from_
+        from_ = to = self._gpu_of(source)
         if device is not None:
             to = simulation.gpu(device.index) if device.type == self._type else None
         numbers = simulation.tensors.twin_of(source) if from_ else source
@@ -119,22 +132,14 @@ class Transfers:
 
     def item(self, source: Any) -> Any:
         """`source.item()`: a copy of one element, for which the host waits."""
-        simulation = self._simulation
         gpu = self._gpu_of(source)
-        twin = simulation.tensors.twin_of(source)
-        operand, nbytes = self._operand(source)
-        stream = simulation.stream(gpu)
-        with simulation.books() as tracker:
-            gpu.copy(stream, Engine.D2H, nbytes, pinned=True)
-            races = tracker.operate(
-                stream.order, (operand,), (), simulation.places.here()
-            )
-            simulation.machine.synchronize_stream(stream, ".item()")
-        return self._seen(races, twin).item()
+        races = self._move(gpu, Engine.D2H, source, None, waits=".item()")
+        return self._seen(races, source).item()
 
-    def _seen(self, races: Sequence[Race], twin: Any) -> Any:
+    def _seen(self, races: Sequence[Race], source: Any) -> Any:
         """Tell of races; answers with what the reader gets to see."""
         simulation = self._simulation
+        twin = simulation.tensors.twin_of(source)
         if races:
             simulation.tell(races)
             if simulation.poisons:
@@ -160,115 +165,105 @@ class Transfers:
         return source.expand_as(target).contiguous()
 
     def _on_device(
-        self, to: SimulatedGpu, from_: SimulatedGpu, source: Any, target: Any, twin: Any
+        self, to: SimulatedGpu, from_: SimulatedGpu, source: Any, target: Any
     ) -> Any:
-        """From device to device; answers with what the reader gets to see."""
-        simulation = self._simulation
+        """From device to device; answers with what the reader gets to see.
+
+        Between two it is on the source's stream, with a barrier to and from the other.
+        """
+        simulation, machine = self._simulation, self._simulation.machine
+        if to is not from_:
+            stream, other = simulation.stream(from_), simulation.stream(to)
+            with simulation.books():
+                to.start()
+                machine.wait(stream, other)
+                races = self._move(from_, Engine.PEER, source, target)
+                machine.wait(other, stream)
+            return self._seen(races, source)
         read, nbytes = self._operand(source)
         written, written_bytes = self._operand(target)
-        dtype, rule = twin.dtype, None
-        if dtype is not target.dtype or not (
-            twin.is_contiguous() and target.is_contiguous()
+        rule = None
+        if source.dtype is not target.dtype or not (
+            source.is_contiguous() and target.is_contiguous()
         ):
-            rule = _rule_of_copy(source, target)
-        if to is not from_:
-            races = self._between(to, from_, read, written, nbytes)
-        else:
-            races = simulation.launch(
-                to,
-                self._copy,
-                (),
-                [read],
-                [written],
-                nbytes,
-                written_bytes,
-                0.0,
-                dtype,
-                rule,
-            )[1]
-        if races and simulation.poisons:
-            return simulation.poisoned(twin)
-        return twin
-
-    def _between(
-        self,
-        to: SimulatedGpu,
-        from_: SimulatedGpu,
-        read: Operand,
-        written: Operand,
-        nbytes: int,
-    ) -> Any:
-        """On the source's stream, with a barrier to and from the target's."""
-        simulation = self._simulation
-        source, target = simulation.stream(from_), simulation.stream(to)
-        with simulation.books() as tracker:
-            to.start()
-            simulation.machine.wait(source, target)
-            from_.copy(source, Engine.PEER, nbytes, pinned=True)
-            races = tracker.operate(
-                source.order, (read,), (written,), simulation.places.here()
-            )
-            simulation.machine.wait(target, source)
-        if races:
-            simulation.tell(races)
-        return races
+            rule = COPY if source.dtype is target.dtype else CAST
+            if source.stride() != target.stride():
+                rule = strided_rule(rule)
+        races = simulation.launch(
+            to,
+            self._copy,
+            (),
+            [read],
+            [written],
+            nbytes,
+            written_bytes,
+            0.0,
+            source.dtype,
+            rule,
+        )[1]
+        twin = simulation.tensors.twin_of(source)
+        return simulation.poisoned(twin) if races and simulation.poisons else twin
 
     def _arrive(
         self, gpu: SimulatedGpu, target: Any, source: Any, *, non_blocking: bool
-    ) -> Any:
-        """From the host to a device; answers with what arrives there."""
-        simulation, machine = self._simulation, self._simulation.machine
-        written, nbytes = self._operand(target)
-        stream, buffer = simulation.stream(gpu), pinned_buffer(source)
-        reads = () if buffer is None else (buffer.operand(source),)
-        what = "copy from pageable memory" if buffer is None else "copy to the device"
-        began_ns: int | None = None
-        waits = not non_blocking
+    ) -> None:
+        """From the host to a device."""
+        buffer = pinned_buffer(source)
+        waits = "" if non_blocking else "copy to the device"
         if buffer is None:
-            waits = waits or nbytes > _SENT_AT_ONCE_BYTES
-        with simulation.books() as tracker:
-            if buffer is None and waits:
-                began_ns = machine.stage(stream, nbytes)
-            gpu.copy(stream, Engine.H2D, nbytes, pinned=True, staged=buffer is None)
-            races = tracker.operate(
-                stream.order, reads, (written,), simulation.places.here()
-            )
-            if waits:
-                machine.synchronize_stream(stream, what, began_ns)
-            elif buffer is not None:
-                self._flights.leave(source, buffer, stream)
+            large = target.nbytes > _SENT_AT_ONCE_BYTES
+            waits = "copy from pageable memory" if waits or large else ""
+        with self._simulation.books():
+            races = self._move(gpu, Engine.H2D, source, target, waits=waits)
+            if buffer is not None and not waits:
+                self._flights.leave(source, buffer, self._simulation.stream(gpu))
         if races:
-            simulation.tell(races)
-        return source
+            self._simulation.tell(races)
 
     def _leave(
-        self,
-        gpu: SimulatedGpu | None,
-        source: Any,
-        target: Any,
-        *,
-        non_blocking: bool,
+        self, gpu: SimulatedGpu, source: Any, target: Any, *, non_blocking: bool
     ) -> None:
         """From a device to the host."""
-        simulation, machine = self._simulation, self._simulation.machine
-        assert gpu is not None  # noqa: S101 -- a copy within the host never comes here
-        read, nbytes = self._operand(source)
-        twin = simulation.tensors.twin_of(source)
-        stream, buffer = simulation.stream(gpu), pinned_buffer(target)
-        writes = () if buffer is None else (buffer.operand(target),)
-        with simulation.books() as tracker:
-            gpu.copy(stream, Engine.D2H, nbytes, pinned=buffer is not None)
-            races = tracker.operate(
-                stream.order, (read,), writes, simulation.places.here()
-            )
-            if buffer is None or not non_blocking:
-                machine.synchronize_stream(stream, "copy to the host")
-        twin = self._seen(races, twin)
+        buffer = pinned_buffer(target)
+        pending = buffer is not None and non_blocking
+        waits = "" if pending else "copy to the host"
+        races = self._move(gpu, Engine.D2H, source, target, waits=waits)
+        twin = self._seen(races, source)
         if buffer is None:
             target.copy_(twin)
         else:
-            pending = stream if non_blocking else None
-            self._flights.arrive(target, buffer, twin, pending)
+            stream = self._simulation.stream(gpu) if pending else None
+            self._flights.arrive(target, buffer, twin, stream)
+
+    def _move(
+        self, gpu: SimulatedGpu, engine: Engine, source: Any, target: Any,
+        waits: str = "",
+    ) -> Sequence[Race]:  # fmt: skip
+        """Enter a copy by an engine of its own, on the current stream of a GPU.
+
+        The host waits for it if that has a name. Without a target it is a number.
+        """
+        simulation, machine = self._simulation, self._simulation.machine
+        stream, began_ns = simulation.stream(gpu), None
+        (read, nbytes), written = self._operand(source), None
+        pinned, staged = True, engine is Engine.H2D and read is None
+        if target is not None:
+            written, filled_bytes = self._operand(target)
+            pinned = engine is Engine.H2D or written is not None
+            nbytes = filled_bytes if engine is Engine.H2D else nbytes
+        with simulation.books() as tracker:
+            if staged and waits:
+                began_ns = machine.stage(stream, nbytes)
+            gpu.copy(stream, engine, nbytes, pinned=pinned, staged=staged)
+            races = tracker.operate(
+                stream.order,
+                (read,) if read else (),
+                (written,) if written else (),
+                simulation.places.here(),
+            )
+            if waits:
+                machine.synchronize_stream(stream, waits, began_ns)
+        return races
 
     # -------------------------------------------------------------- its parts
 
@@ -278,15 +273,12 @@ class Transfers:
         gpu = self._simulation.tensors.claimed(tensor).gpu
         return self._simulation.gpu(gpu.index)
 
-    def _operand(self, tensor: Any) -> tuple[Operand, int]:
-        memory = self._simulation.tensors.claimed(tensor)
-        return operand_of(tensor, memory)
-
-
-def _require_fit(target: Any, source: Any) -> None:
-    """Let torch say that a tensor cannot be copied into one of another shape."""
-    like = functools.partial(torch.empty, device="meta")
-    like(target.size()).copy_(like(source.size()))
+    def _operand(self, tensor: Any) -> tuple[Operand | None, int]:
+        """Its memory for the tracker, unless that is pageable, and its bytes."""
+        if tensor.device.type == self._type:
+            return operand_of(tensor, self._simulation.tensors.claimed(tensor))
+        buffer = pinned_buffer(tensor)
+        return None if buffer is None else buffer.operand(tensor), tensor.nbytes
 
 
 def _alike(one: Any, other: Any) -> bool:
@@ -301,8 +293,6 @@ def _alike(one: Any, other: Any) -> bool:
 def refuse_layout(layout: Any) -> None:
     """Refuse by name the layouts that the simulated GPU does not know."""
     if layout is not None and str(layout) != "torch.strided":
-        from gpumagic.simulator.backend.refusals import not_simulated
-
         raise not_simulated(
             f"tensors of the layout {layout}",
             "use a dense tensor (.to_dense()), or work with this one on the CPU",
@@ -321,7 +311,161 @@ def assigning() -> dict[str, Callable[..., Any]]:
     return {"__setitem__": __setitem__}
 
 
-def _rule_of_copy(source: Any, target: Any) -> Rule:
-    """What a copy within a GPU costs: by its types, and the order of its elements."""
-    rule = COPY if source.dtype is target.dtype else CAST
-    return rule if source.stride() == target.stride() else strided_rule(rule)
+class Pinning:
+    """The kernels on the CPU key, while the simulator is on."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        aten = torch.ops.aten
+        self._empty_like = aten.empty_like.default._op
+        self._copy = aten.copy_.default._op
+        # By size: blocks that torch would keep, each with its latest owner.
+        self._blocks: dict[int, list[weakref.ref[PinnedBuffer]]] = {}
+
+    def is_pinned(self, tensor: Any, device: Any = None) -> bool:  # noqa: ARG002
+        """`tensor.is_pinned()`."""
+        return pinned_buffer(tensor) is not None
+
+    def pin(self, tensor: Any, device: Any = None) -> Any:  # noqa: ARG002
+        """`tensor.pin_memory()` of one that is not: a marked copy."""
+        pinned = self._empty_like(tensor)
+        self._copy(pinned, tensor)
+        storage = pinned.untyped_storage()
+        buffer = storage._gpumagic_pinned = PinnedBuffer(storage)
+        # Pinned memory is taken in powers of two, and used again if one is free.
+        size = 1 << max(storage.nbytes() - 1, 0).bit_length()
+        blocks = self._blocks.setdefault(size, [])
+        free = next((each for each in blocks[:_LOOKED_AT] if each() is None), None)
+        if free is not None:
+            blocks.remove(free)
+        blocks.append(weakref.ref(buffer))
+        machine = self._simulation.machine
+        if machine.gpus:
+            elapse, costs = machine.scheduler.elapse, machine.gpus[0].costs
+            # A thread that pins does it beside the program, which the clock is of.
+            if threading.current_thread() is threading.main_thread():
+                elapse(costs.host_copy_ns(pinned.nbytes))
+            if free is None:  # locking takes time
+                elapse(costs.host_alloc_ns(size))
+        return pinned
+
+
+def pinning_in(owner: Any) -> dict[str, Callable[..., Any]]:
+    """Factories of torch, or methods of a tensor, that pin what they make, by name.
+
+    torch's own ask C++ for an allocator that cannot be supplied. Replacing the
+    kernels beneath them would cost every CPU operation that needs new memory several
+    microseconds; this costs a factory that is called from Python a fifth of one.
+    """
+
+    def pinning(original: Callable[..., Any]) -> Callable[..., Any]:
+        def make(*args: Any, pin_memory: bool = False, **options: Any) -> Any:
+            __tracebackhide__ = True
+            made = original(*args, **options)
+            return made.pin_memory() if pin_memory else made
+
+        return make
+
+    names = _FACTORIES if owner is torch else _METHODS
+    return {name: pinning(getattr(owner, name)) for name in names}
+
+
+# ------------------------------------------- one program on several GPUs
+
+
+def several_gpus(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
+    """What to put in the place of torch's own while on: object, name, replacement.
+
+    A torch without CUDA lacks the C++ that spreads tensors over GPUs and collects them;
+    what is written in Python on top of it is torch's own. As without NCCL, tensors are
+    copied from GPU to GPU one after another, each on the current stream of its source.
+    """
+    copies, core = _Copies(simulation), torch._C
+    for name in ("broadcast", "broadcast_coalesced", "scatter", "gather"):
+        yield core, f"_{name}", getattr(copies, name)
+    yield torch.cuda.nccl, "is_available", lambda _: False  # copied and added instead
+    stream_of = functools.cache(torch.Stream)
+
+    def get_stream(device: Any) -> Any:
+        on_host = device.type == "cpu"
+        return None if on_host else stream_of(simulation.gpu(device.index).index)
+
+    yield torch.nn.parallel._functions, "_get_stream", get_stream
+    replicas = sys.modules["torch.nn.parallel.parallel_apply"]  # hidden by its function
+    in_turn = types.SimpleNamespace(Thread=_InTurn, Lock=threading.Lock)
+    yield replicas, "threading", in_turn
+    if torch.distributed.is_available():
+        from gpumagic.simulator.backend.process_groups import process_groups
+
+        yield from process_groups(simulation)
+
+
+class _InTurn(threading.Thread):
+    """A thread of a replica that has ended when it was started.
+
+    How several share Python's lock is up to chance: so each run takes the same time.
+    """
+
+    def start(self) -> None:
+        super().start()
+        self.join()
+
+
+class _Copies:
+    """Spreads tensors over GPUs, and collects them."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._gpu = simulation.gpu
+
+    def _on(self, index: int | None) -> Any:
+        return torch.device(NAME, self._gpu(index).index)
+
+    def broadcast(self, tensor: Any, devices: Sequence[int]) -> list[Any]:
+        return [
+            tensor
+            if index == tensor.get_device()
+            else tensor.to(self._on(index), non_blocking=True)
+            for index in devices
+        ]
+
+    def broadcast_coalesced(
+        self, tensors: Sequence[Any], devices: Sequence[int], buffer_size: int
+    ) -> list[list[Any]]:
+        """All of these tensors on each GPU, sent in a few large pieces."""
+        from torch import _utils
+
+        copies: list[dict[int, Any]] = [{} for _ in devices[1:]]
+        for chunk in _utils._take_tensors(tensors, buffer_size):
+            flat = _utils._flatten_dense_tensors(chunk)
+            for own, sent in zip(
+                copies, self.broadcast(flat, devices)[1:], strict=True
+            ):
+                # They share memory, and nobody is told: each has its own version.
+                parts = _utils._unflatten_dense_tensors(sent, chunk)
+                own.update(zip(map(id, chunk), (p.data for p in parts), strict=True))
+        return [[*tensors], *([own[id(each)] for each in tensors] for own in copies)]
+
+    def scatter(
+        self, tensor: Any, devices: Sequence[int], sizes: Any, dim: int, streams: Any
+    ) -> list[Any]:
+        """A part of the tensor on each GPU."""
+        chunks = tensor.split([*sizes], dim) if sizes else ()
+        chunks = chunks or tensor.chunk(len(devices), dim)
+        streams, parts = streams or [None] * len(devices), []
+        for chunk, index, stream in zip(chunks, devices, streams, strict=False):
+            with stream or contextlib.nullcontext():
+                parts.append(chunk.to(self._on(index), non_blocking=True))
+        return parts
+
+    def gather(self, tensors: Sequence[Any], dim: int, destination: int | None) -> Any:
+        """These tensors behind each other, on one GPU or on the CPU."""
+        if any(each.get_device() == -1 for each in tensors):
+            raise RuntimeError("gather expects all tensors to be on a GPU")
+        shape = [*tensors[0].shape]
+        shape[dim] = sum(each.size(dim) for each in tensors)
+        device = "cpu" if destination == -1 else self._on(destination)
+        result = torch.empty(shape, dtype=tensors[0].dtype, device=device)
+        chunks = result.split_with_sizes([each.size(dim) for each in tensors], dim)
+        for chunk, each in zip(chunks, tensors, strict=True):
+            chunk.copy_(each, non_blocking=destination != -1)
+        return result

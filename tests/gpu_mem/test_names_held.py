@@ -1,20 +1,20 @@
-"""Errors that are over: where they are held, what they keep alive, how they let go."""
+"""Errors and results that are over: where they are held, and how they let go."""
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 import traceback
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
 from gpumagic.gpu_mem.names import (
-    drop_errors,
+    drop_outputs,
     frames_with_locals,
     held_errors,
-    locals_of,
+    shown_results,
 )
 
 
@@ -22,33 +22,11 @@ class Big:
     """Stands in for a tensor."""
 
 
-class Formatter:
+class Formatter(SimpleNamespace):
     """What IPython has for making text of tracebacks."""
-
-    def __init__(self):
-        self.tb = None
-        self.pdb = None
 
     def structured_traceback(self):
         """Only its name counts."""
-
-
-class Result:
-    """What IPython keeps of a cell."""
-
-    def __init__(self, error=None, before=None):
-        self.error_in_exec = error
-        self.error_before_exec = before
-        self.result = None
-
-
-class Shell:
-    """As much of an IPython shell as holds errors."""
-
-    def __init__(self):
-        self.user_ns, self.user_ns_hidden = {}, {}
-        self.InteractiveTB, self.SyntaxTB = Formatter(), Formatter()
-        self.last_execution_result = None
 
 
 @pytest.fixture(autouse=True)
@@ -121,21 +99,6 @@ def test_what_an_error_carries_itself_is_named():
     )
 
 
-def test_properties_of_an_error_are_not_asked():
-    """No code of the user's runs to find what an error carries."""
-
-    class Hostile(AttributeError):
-        @property
-        def obj(self):
-            raise SystemExit
-
-        @property
-        def args(self):
-            raise SystemExit
-
-    assert names_held(Hostile("no"), Big()) == set()
-
-
 def test_frames_that_called_the_one_that_caught_it_are_found():
     """A caller that has returned since lives on in the frame that it called."""
 
@@ -174,28 +137,7 @@ def test_frames_that_run_are_left_out():
     assert found == set()
 
 
-def test_namespaces_that_live_anyway_are_left_out():
-    """The frame of a cell holds the user's variables, which need no error to live."""
-    big, cells = Big(), {"failing": failing}
-    cells["big"] = big
-    error = caught(exec, "failing(big)", cells)
-
-    anyway = {where for where, _ in frames_with_locals(error, {id(cells)})}
-
-    assert "big in <module>" in names_held(error, big)
-    assert "big in <module>" not in anyway
-    assert "logits in failing" in anyway
-
-
 # --------------------------------------------------------- looking changes nothing
-
-
-def innermost(error):
-    """The frame that raised it."""
-    step = error.__traceback__
-    while step.tb_next is not None:
-        step = step.tb_next
-    return step.tb_frame
 
 
 def test_looking_leaves_no_second_set_of_references():
@@ -212,31 +154,17 @@ def test_looking_leaves_no_second_set_of_references():
     assert gone() is None
 
 
-def test_a_look_frees_nothing_of_a_frame_that_was_cleared():
-    """What the copied recipe has left in the frame is found, and is still there."""
-    big = Big()
-    error = caught(failing, big)
-    frame = innermost(error)
-    assert frame.f_locals["logits"] is big  # as IPython's formatters read it
-    frame.clear()
-
-    first, again = locals_of(frame), locals_of(frame)
-
-    if sys.version_info < (3, 13):
-        assert first["logits"] is again["logits"] is big
-
-
 # ------------------------------------------------------------------ the holders
 
 
 def shell_after(error):
     """A shell as it is after a cell with this error."""
-    shell = Shell()
-    shell.InteractiveTB.tb = error.__traceback__
-    shell.last_execution_result = Result(error)
     sys.last_value, sys.last_traceback = error, error.__traceback__
-    sys.last_type = type(error)
-    return shell
+    return SimpleNamespace(
+        user_ns={},
+        InteractiveTB=Formatter(tb=error.__traceback__, pdb=None),
+        last_execution_result=SimpleNamespace(error_in_exec=error),
+    )
 
 
 def test_one_error_counts_once_in_all_its_places():
@@ -247,20 +175,68 @@ def test_one_error_counts_once_in_all_its_places():
     assert held_errors(shell) == [sys.last_value]
 
 
-def test_dropping_frees_everything_at_once():
-    """Without a collection nothing of the error is left."""
+# ------------------------------------------------------------------ shown results
+
+
+def shell_showing(*shown, **variables):
+    """A shell as IPython leaves it after cells that have shown these results."""
+    history = dict(enumerate(shown, 1))
+    latest = [*reversed(shown), "", "", ""][:3]
+    names = dict(zip(("_", "__", "___"), latest, strict=True))
+    numbered = {f"_{number}": value for number, value in history.items()}
+    return SimpleNamespace(
+        user_ns={"Out": history, "_oh": history, "In": [""], **names, **numbered}
+        | variables,
+        user_ns_hidden={**names, **numbered},
+        displayhook=SimpleNamespace(**names, exec_result=None),
+        history_manager=SimpleNamespace(output_hist=history),
+        last_execution_result=SimpleNamespace(result=shown[-1] if shown else None),
+    )
+
+
+def test_a_result_is_named_once_with_all_its_places():
+    """What one result is held by is one row, and `Out[n]` comes first."""
+    shown = shown_results(shell_showing(Big(), Big()))
+
+    assert [places[:2] for _, places in shown] == [("Out[1]", "__"), ("Out[2]", "_")]
+    assert [len(places) for _, places in shown] == [6, 7]
+
+
+def test_dropping_frees_every_result_at_once():
+    """No result lives on, however many places have held it."""
+    results = [Big() for _ in range(5)]
+    gone = [weakref.ref(each) for each in results]
+    shell = shell_showing(*results)
+    del results
+
+    drop_outputs(shell)
+
+    assert [each() for each in gone] == [None] * 5
+    assert shown_results(shell) == []
+
+
+def test_the_shell_is_as_before_its_first_result():
+    """The three names are empty strings, as IPython itself begins; `In` stays."""
+    shell = shell_showing(Big())
+    fresh = shell_showing()
+
+    drop_outputs(shell)
+
+    assert shell.user_ns == fresh.user_ns
+    assert shell.user_ns_hidden == fresh.user_ns_hidden
+    assert vars(shell.displayhook) == vars(fresh.displayhook)
+
+
+def test_what_reset_has_left_is_found():
+    """`%reset -f out` leaves a hidden copy: it is named, and it goes."""
     big = Big()
     gone = weakref.ref(big)
-    shell = shell_after(caught(outer, big))
+    shell = shell_showing()
+    shell.user_ns_hidden["_"] = big
     del big
 
-    gc.disable()
-    try:
-        dropped = drop_errors(shell)
-    finally:
-        gc.enable()
+    places = [places for _, places in shown_results(shell)]
+    drop_outputs(shell)
 
+    assert places == [("hidden _",)]
     assert gone() is None
-    assert dropped
-    assert not held_errors(shell)
-    assert not hasattr(sys, "last_type")

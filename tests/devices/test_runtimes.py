@@ -1,14 +1,49 @@
-"""CUDA's runtime against a stand-in for torch that logs every way to cuInit."""
+"""The contract on the CPU, for real, and on stand-ins that log every way to cuInit."""
 
-# ruff: noqa: D103 -- a fixture's name says what it gives
+# ruff: noqa: D102, D103 -- a fixture's name says what it gives
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from gpumagic.devices.accelerator import CudaRuntime
+from gpumagic.devices.accelerator import AcceleratorRuntime, CudaRuntime
+from gpumagic.devices.cpu import CpuRuntime
 from tests.devices.contract import QUESTIONS, RuntimeContract
 from tests.devices.standin_torch import Machine, Tensor, torch_with
+
+
+class BusyLoop:
+    """Work for a CPU: done when submit() returns."""
+
+    def submit(self, amount, stream=None):  # noqa: ARG002
+        until = time.perf_counter() + amount * 1e-3
+        while time.perf_counter() < until:
+            pass
+
+    def done(self):
+        return True
+
+
+class TestCpu(RuntimeContract):
+    """It knows only the host's clock."""
+
+    @pytest.fixture
+    def runtime(self):
+        return CpuRuntime()
+
+    @pytest.fixture
+    def unused(self):
+        return CpuRuntime()
+
+    @pytest.fixture
+    def workload(self):
+        return BusyLoop()
+
+    @pytest.fixture
+    def tensor(self):
+        return pytest.importorskip("torch").zeros(8)
 
 
 @pytest.fixture
@@ -43,8 +78,40 @@ def tensor(machine):
     return Tensor(machine)
 
 
-class TestContract(RuntimeContract):
+class TestCuda(RuntimeContract):
     """The whole of it."""
+
+
+class TestXpu(RuntimeContract):
+    """Intel's has all the words of CUDA but for the snapshot."""
+
+    @pytest.fixture
+    def unused(self, machine):
+        return AcceleratorRuntime(torch_with(xpu=machine), "xpu")
+
+    @pytest.fixture
+    def runtime(self, unused, machine):
+        machine.start("the test")
+        return unused
+
+    @pytest.mark.parametrize("question", QUESTIONS)
+    def test_no_question_reaches_the_driver(self, unused, machine, tensor, question):
+        """Before the start nothing that is asked goes any further."""
+        QUESTIONS[question](unused, tensor)
+
+        assert machine.reached_driver == []
+
+    def test_in_use_are_the_current_device_and_those_with_memory(
+        self, runtime, machine
+    ):
+        """Without a word for contexts, memory on a device shows that it is used."""
+        machine.current = 1
+        assert runtime.devices_in_use() == (1,)
+
+        machine.submit(3, machine.stream_of(0))
+        runtime.synchronize()
+
+        assert machine.waited_for == [0, 1]
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
@@ -89,35 +156,9 @@ def test_synchronising_waits_for_every_device_in_use_and_no_other(
     assert machine.done()
 
 
-def test_the_count_is_what_the_driver_has_fixed(runtime, machine, torch):
-    """After the start CUDA's own count is used; torch's may follow the variable."""
-    assert runtime.device_count() == 3
-    assert "device_count" not in machine.reached_driver
-
-    del torch._C._cuda_getDeviceCount
-    assert runtime.device_count() == 3
-
-
 def test_memory_that_was_pinned_behind_the_back_of_torch(torch, machine):
     """Once cuInit has been reached by anybody, pinned memory is recognised."""
     pinned = Tensor(machine).pin_memory()
 
     assert not CudaRuntime(torch, lambda: False).is_pinned(pinned)
     assert CudaRuntime(torch, lambda: True).is_pinned(pinned)
-
-
-def test_a_snapshot_leaves_the_history_behind(runtime, machine, torch):
-    """Where torch can leave the recorded history out, it is left out."""
-    machine.submit(1)
-    asked = []
-
-    def with_traces(*, include_traces=True):
-        asked.append(include_traces)
-        return []
-
-    torch.cuda.memory_snapshot = with_traces
-    assert runtime.memory_snapshot() == []
-    assert asked == [False]
-
-    torch.cuda.memory_snapshot = list  # torch 2.4: it takes nothing
-    assert runtime.memory_snapshot() == []
