@@ -135,7 +135,7 @@ def _parts(report: ModelReport) -> Iterator[Part]:
     yield from (Note("note", remark) for remark in report.remarks)
     if whole.children:
         everything = replace(tree, root=root, whole=True)
-        yield Details("The whole tree", (everything,), "tree")
+        yield Details("The whole tree", (everything,), "tree", in_text_only=True)
     said = _HOW_VALUES if report.values else _HOW
     yield how(Paragraph(f"{said}\n{_ONCE}"))
 
