@@ -86,9 +86,9 @@ class Tree:
             return element("div", self._line_html(branch, level), style=_INDENTED)
         # What is in sight from the first is always there.
         if level >= depth and not branch.is_open:
-            more = count_text(len(branch.below), "part")
-            more += "" if self.whole else ", by --show tree"
-            line = self._line_html(branch, level, more)
+            parts = count_text(len(branch.below), "part")
+            parts += "" if self.whole else ", by --show tree"
+            line = self._line_html(branch, level, parts)
             return element("div", line, style=_INDENTED)
         shown = branch.below[: _MOST_HTML_LINES[self.whole]]
         inside = [self._html(each, level + 1, depth) for each in shown]
