@@ -24,6 +24,7 @@ _BAR, _NAME = 8, 8  # characters, of a name at least
 _MOST_HTML_LINES = {False: 100, True: 400}  # where the whole was asked for, more
 _NAME_EM, _STEP_EM = 24, 1.2
 _INDENTED = f"padding-left:{_STEP_EM}em"
+_UNFOLDED = "padding-left:1.07em"  # as wide as the triangle before what opens
 
 
 @dataclass(frozen=True)
@@ -83,18 +84,18 @@ class Tree:
 
     def _html(self, branch: Branch, level: int, depth: int) -> Html:
         if not branch.below:
-            return element("div", self._line_html(branch, level), style=_INDENTED)
+            return element("div", self._line_html(branch, level), style=_UNFOLDED)
         # What is in sight from the first is always there.
         if level >= depth and not branch.is_open:
             parts = count_text(len(branch.below), "part")
             parts += "" if self.whole else ", by --show tree"
             line = self._line_html(branch, level, parts)
-            return element("div", line, style=_INDENTED)
+            return element("div", line, style=_UNFOLDED)
         shown = branch.below[: _MOST_HTML_LINES[self.whole]]
         inside = [self._html(each, level + 1, depth) for each in shown]
         if more := len(branch.below) - len(shown):
             said = words(f"... and {count_text(more, 'line')}")
-            inside.append(element("div", said, style=_INDENTED))
+            inside.append(element("div", said, style=_UNFOLDED))
         return element(
             "details",
             element("summary", self._line_html(branch, level), style="cursor:pointer"),
