@@ -106,11 +106,14 @@ def model_headline(report: ModelReport) -> str:
     said.append(bytes_text(root.stored_bytes) + (" in all" if state else ""))
     if len(root.devices) == 1:
         said.append(f"{listed(_float_dtypes(root), most=2)} on {root.devices[0]}")
-    odd = ", ".join(
-        f"{len(each.names):,} {_ODD[each.kind].counted}"
-        for each in report.odd[:_MOST_ODD_IN_TITLE]
-    )
-    return f"{report.expression}: {', '.join(said)}{odd and f'; {odd}'}"
+    title = f"{report.expression}: {', '.join(said)}"
+    if not report.odd:
+        return title
+    first, *others = report.odd[:_MOST_ODD_IN_TITLE]
+    # By their noun, as it is parameters that were counted before.
+    odd = [f"{count_text(len(first.names), 'tensor')} {_ODD[first.kind].counted}"]
+    odd += [f"{len(each.names):,} {_ODD[each.kind].counted}" for each in others]
+    return f"{title}; {', '.join(odd)}"
 
 
 def _float_dtypes(root: Node) -> list[str]:
