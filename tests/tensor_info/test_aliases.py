@@ -161,3 +161,10 @@ def test_pairs_are_warned_of_that_torch_refuses_to_add_in_place(view, is_safe):
     assert any("may mix values" in text for text in notes) is not is_safe
     with contextlib.nullcontext() if is_safe else pytest.raises(RuntimeError):
         y += other
+
+
+def test_what_to_type_is_code_where_tensors_were_given_no_names():
+    """The name that stands for a tensor in a hint can be typed."""
+    (alone,) = compare(torch.zeros(4000)[:4]).drawing().notes
+
+    assert alone.hint == "y = tensors[0].clone()"
