@@ -389,7 +389,12 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
         _one(
             "The model has 124 million parameters in 2 blocks.",
             _MODEL,
-            Details("The whole tree", (replace(_MODEL, whole=True),), "tree"),
+            Details(
+                "The whole tree",
+                (replace(_MODEL, whole=True),),
+                "tree",
+                in_text_only=True,
+            ),
             Tree("One line", (), Branch("nothing inside", (), 0.0)),
         ),
     ),
