@@ -8,11 +8,9 @@ import pytest
 
 from gpumagic.gpu_open.records import Difference, Idle, LineMemory, RankTrace
 from gpumagic.gpu_open.report import SnapshotReport, TraceReport
-from tests.gpu_open.samples import SAMPLES
 from tests.gpu_open.samples_snapshots import (
     AS_RECORDED,
     EXPANDABLE,
-    GROWN,
     OUT_OF_MEMORY,
     TRAINING,
     UNLIMITED,
@@ -174,14 +172,6 @@ def test_whose_the_peak_is_is_said_as_far_as_lines_are_known(changes, title):
     assert "cuda:0              " in drawing.whole().text()
 
 
-def test_without_memory_or_growth_the_title_says_so():
-    """Nothing is made up."""
-    nothing = SnapshotReport((), ()).drawing()
-    assert nothing.title == "torch held no memory on any device"
-    title = replace(GROWN, grown=()).drawing().title
-    assert title.startswith("nothing grew between them")
-
-
 HELPS, FAILS = replayed(EXPANDABLE, 6.52, 2), replayed(EXPANDABLE, 6.5, 2, 18_211)
 SAVES, SHORT = replayed(EXPANDABLE, 4.8, 2), replayed("", 6.0, 9, 77)
 
@@ -193,10 +183,7 @@ SAVES, SHORT = replayed(EXPANDABLE, 4.8, 2), replayed("", 6.0, 9, 77)
         ((UNLIMITED, SAVES), "would have reserved less: 4.80 GiB instead of 5.90"),
         ((UNLIMITED, replace(UNLIMITED, setting="x:1")), "would have saved much"),
         ((AS_RECORDED, replayed("", 7.3, 260)), "6.55 GiB would have been enough"),
-        (
-            (AS_RECORDED, SHORT, FAILS),
-            "enough: memory runs out at event 77",
-        ),
+        ((AS_RECORDED, SHORT, FAILS), "enough: memory runs out at event 77"),
         ((AS_RECORDED, SHORT, HELPS), "but with expandable_segments"),
     ],
 )
@@ -215,14 +202,3 @@ def test_a_replay_that_differs_from_the_recording_judges_nothing():
     impossible = replace(again, replays=(), why_not="there is no history")
     drawing = replace(OUT_OF_MEMORY, replays=(impossible,)).drawing()
     assert drawing.title == "it cannot be replayed: there is no history"
-
-
-def test_everything_folded_has_a_word_and_there_are_six_at_most():
-    """One picture, one table, three notes in sight."""
-    for _, report in SAMPLES:
-        drawing = report.drawing()
-        folded = [p for p in drawing.parts if hasattr(p, "summary")]
-        assert all(each.name for each in folded)
-        assert len(drawing.folded) <= 6
-        assert len(drawing.notes) <= 3
-        assert len(drawing.parts) - len(folded) - len(drawing.notes) <= 2

@@ -42,17 +42,6 @@ def _whole(ranks):
     return len(same)
 
 
-@pytest.mark.parametrize("noise", [0, 0.02])
-def test_equally_many_need_not_be_the_same(noise):
-    """One lacks the first and one the last: the clock of one host tells.
-
-    Also of a job so regular that all fit one step farther.
-    """
-    first, second = training(2, steps=8, buckets=1, numbered=False, noise=noise)
-
-    assert _whole([_kept(first, range(7)), _kept(second, range(1, 8))]) == 6
-
-
 @pytest.mark.parametrize(("lacks", "drift"), [(0, 2e-4), (3, 1e-4)])
 def test_clocks_may_drift_by_more_than_ends_vary(lacks, drift):
     """A tenth of a millisecond each second or two, over ten seconds."""

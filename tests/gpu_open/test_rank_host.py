@@ -64,16 +64,6 @@ def test_a_launch_is_in_the_phase_that_the_host_was_in(thread, moment, phase):
     assert dict(rank.phases)["input"] == pytest.approx(15e-9)
 
 
-def test_a_phase_does_not_count_waiting_for_others():
-    """What communicates may only wait there, so it is left out."""
-    calls = [host("cudaLaunchKernel", 110, 111, AUTOGRAD)]
-
-    rank = rank_of(trace([nccl(1000, 1500, call=0)], calls, OPERATORS))
-
-    assert rank.phases == ()
-    assert rank.collectives[0].during == "backward"
-
-
 def test_launches_are_the_calls_that_give_the_device_work():
     """A driver's call within the runtime's is the same; a copy that waits counts."""
     calls = [

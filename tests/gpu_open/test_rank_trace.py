@@ -268,13 +268,3 @@ def test_the_host_is_drawn_with_what_it_launches_and_waits_for():
         (95, 99, "host waits"),
     ]
     assert [lane.name for lane in rank.lanes] == ["host", "stream 7"]
-
-
-def test_there_are_three_lanes_at_most_and_the_busiest_come_first():
-    """Streams of several devices are told apart."""
-    work = [kernel(0, 5 + stream, stream, device=stream % 2) for stream in range(20)]
-
-    rank = rank_of(trace(work, operators=[host("aten::mm", 0, 5)]))
-
-    names = [lane.name for lane in rank.lanes]
-    assert names == ["host", "device 1, stream 19", "device 0, stream 18"]

@@ -99,22 +99,6 @@ def test_pickle_and_json_say_the_same(tmp_path, write):
 
 
 @pytest.mark.parametrize(
-    ("told", "text"),
-    [
-        (None, None),
-        ({"PYTORCH_CUDA_ALLOC_CONF": ""}, ""),
-        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:50"}, "max_split_size_mb:50"),
-    ],
-    ids=str,
-)
-def test_settings_are_told_as_they_are_typed(told, text):
-    """Settings are what PYTORCH_CUDA_ALLOC_CONF said; no default is made up."""
-    found = newest() | {"allocator_settings": told}
-
-    assert snapshot_in(opened(found)).settings == text
-
-
-@pytest.mark.parametrize(
     ("data", "says"),
     [
         (b'{"traceEvents": [], "x": 1}', "it has no segments"),

@@ -40,22 +40,6 @@ def test_a_straggler_is_named_with_where_it_lies(count, where, clocks):
     assert max(found.ranks, key=lambda each: each.blamed_s).rank == 1
 
 
-def test_what_the_others_waited_is_what_was_planted():
-    """Though the buckets overlap, and each of them waits."""
-    ranks = training(8, steps=20, slow=3, where="forward", by_s=0.03, noise=0)
-
-    found = together(ranks)
-
-    for each in found.ranks:
-        if each.rank == 3:
-            assert each.waits_s == pytest.approx(0, abs=1e-4)
-            assert each.blamed_s == pytest.approx(0.6, rel=0.05)
-        else:
-            assert each.waits_s == pytest.approx(0.6, rel=0.05)
-            assert each.blamed_s == pytest.approx(0, abs=1e-3)
-    assert found.ratio == pytest.approx((68 + 30) / 68, rel=0.03)
-
-
 def test_equal_ranks_are_never_blamed():
     """Over many draws of noise, with few steps and many, few ranks and many."""
     named = [
@@ -133,15 +117,6 @@ def test_own_waits_and_moves_add_up_to_the_length(clocks):
         for each in found.ranks:
             whole_s = each.own_s + each.waits_s + each.moves_s
             assert whole_s == pytest.approx(each.length_s, abs=1e-8)
-
-
-def test_without_anything_in_common_clocks_stay_apart():
-    """Then there is nothing to tell of waits, and nobody is slow."""
-    found = together([_of(rank, ()) for rank in training(3)])
-
-    assert (found.one_clock, found.matched, found.unmatched) == (False, 0, 0)
-    assert found.slowest is None
-    assert all(each.own_s == each.length_s for each in found.ranks)
 
 
 @pytest.mark.parametrize("told", [True, False])
