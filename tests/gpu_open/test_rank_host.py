@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.gpu_open.host import is_users
 from gpumagic.gpu_open.rank_trace import kind_of_kernel, rank_of
 from tests.gpu_open.rows import (
     AUTOGRAD,
@@ -89,22 +88,6 @@ def test_without_device_work_the_host_is_all_that_is_told():
     assert rank.host_length_s == pytest.approx(100e-9)
     assert [lane.name for lane in rank.lanes] == ["host"]
     assert rank.zero_ns == 100
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("train.py(1): <module>", True),
-        ("/home/me/model.py(12): forward", True),
-        ("torch/nn/modules/linear.py(5): forward", False),
-        ("contextlib.py(70): inner", False),
-        ("<frozen runpy>(9): run", False),
-        ("/opt/lib/python3.11/site-packages/timm/x.py(3): f", False),
-    ],
-)
-def test_neither_torch_nor_pythons_own_modules_are_the_users(name, expected):
-    """By the name that a function has in a trace."""
-    assert is_users(name) is expected
 
 
 def test_a_group_counts_by_its_own_numbers_where_all_have_one():
