@@ -30,24 +30,16 @@ def entry(action, addr, size, **more):
 def newest():
     """A snapshot as torch 2.13 writes it, with one of each kind of entry."""
     block = {"address": BASE, "size": 2 * MIB, "requested_size": 2 * MIB - 5}
+    block |= {"state": "active_allocated", "frames": FRAMES}
     rest = {"address": BASE + 2 * MIB, "size": 18 * MIB, "requested_size": 0}
+    rest |= {"state": "inactive", "frames": []}
+    place = {"device": 0, "address": BASE, "total_size": 20 * MIB, "stream": 0}
+    kind = {"segment_type": "large", "segment_pool_id": (0, 0)}
+    known = {**kind, "is_expandable": False}
+    failed = {"action": "oom", "device_free": 5 * MIB, "size": 1 << 30, "stream": 0}
+    failed |= {"frames": FRAMES}
     return {
-        "segments": [
-            {
-                "device": 0,
-                "address": BASE,
-                "total_size": 20 * MIB,
-                "stream": 0,
-                "segment_type": "large",
-                "segment_pool_id": (0, 0),
-                "is_expandable": False,
-                "frames": FRAMES,
-                "blocks": [
-                    {**block, "state": "active_allocated", "frames": FRAMES},
-                    {**rest, "state": "inactive", "frames": []},
-                ],
-            }
-        ],
+        "segments": [{**place, **known, "frames": FRAMES, "blocks": [block, rest]}],
         "device_traces": [
             [
                 entry("segment_alloc", BASE, 20 * MIB, time_us=1, pool_id=(0, 0)),
@@ -55,13 +47,7 @@ def newest():
                 entry("alloc", BASE + 2 * MIB, 4, time_us=3, compile_context="N/A"),
                 entry("free_requested", BASE + 2 * MIB, 4, user_metadata="x"),
                 entry("free_completed", BASE + 2 * MIB, 4, time_us=3),
-                {
-                    "action": "oom",
-                    "device_free": 5 * MIB,
-                    "size": 1 << 30,
-                    "stream": 0,
-                    "frames": FRAMES,
-                },
+                failed,
                 entry("snapshot", 0, 2 * MIB),
             ],
             [],

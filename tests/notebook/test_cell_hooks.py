@@ -84,13 +84,9 @@ CELLS = {
     "a captured cell in ours": "%%cuda_sync_time -q\n%%capture caught\n5",
     "a syntax error": "if",
     "an await": "import asyncio\nawait asyncio.sleep(0, 3)",
-    "an await in a captured cell": (
-        "%%capture caught\nimport asyncio\nawait asyncio.sleep(0)"
-    ),
     "an exit from a function": "import sys\nsys.exit(1)",
     "an interrupt": "raise KeyboardInterrupt",
     "nothing": "   ",
-    "a comment": "# nothing",
     "a mode that goes off in mid-cell": "%cuda_sync_time off\n8",
     "a mode that comes on in mid-cell": (
         "%cuda_sync_time off\n%cuda_sync_time on\nget_ipython().run_cell('9').result"

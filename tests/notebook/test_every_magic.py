@@ -73,20 +73,6 @@ def test_the_report_goes_where_the_options_say(shell, shown, name, line):
     assert json.loads(json.dumps(report.to_dict())) == report.to_dict()
 
 
-@pytest.mark.parametrize(("name", "line"), LINES.items())
-def test_parts_are_shown_of_the_last_report(shell, shown, name, line):
-    """`--show` with a part, and `--all`, look at nothing again."""
-    shell.run_cell(f"report = %{name} -o -q {line}")
-    parts = list(shell.user_ns["report"].parts)
-
-    assert parts, "each report has something folded"
-    shell.run_cell(f"%{name} --show {parts[-1]}")
-    shell.run_cell(f"%{name} --all")
-
-    assert [each.of for each in shown] == [shell.user_ns["report"]] * 2
-    assert [each.names for each in shown] == [(parts[-1],), ()]
-
-
 @pytest.mark.usefixtures("shown")
 @pytest.mark.parametrize(("name", "line"), ABOVE.items())
 def test_a_cell_keeps_its_value_and_its_error(shell, name, line):

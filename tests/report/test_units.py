@@ -11,14 +11,6 @@ from hypothesis import strategies as st
 from gpumagic.errors import GpuMagicError
 from gpumagic.report import units
 
-BYTE_UNITS = {
-    "B": 1,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-    "PiB": 2**50,
-}
 SECOND_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
