@@ -148,13 +148,11 @@ def test_the_mark_round_its_call_tells_what_an_exchange_was_for():
         ("nvjet_hsh_128x256_64x4_2x1_v_bz_coopA_TNT", "matrix product"),
         ("sm80_xmma_fprop_implicit_gemm_tf32f32_nhwckrsc", "convolution"),
         ("pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits>", "attention"),
-        ("elementwise_kernel_with_index<int, arange_cuda_out>", "elementwise"),
         ("elementwise_kernel<128, 2, direct_copy_kernel>", "indexing and copies"),
         ("split_embedding_backward_rowwise_adagrad", "indexing and copies"),
         ("distribution_elementwise_grid_stride_kernel<uniform>", "random numbers"),
         ("multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor>", "optimizer"),
         ("triton_per_fused__softmax_mul_3", "compiled"),
-        ("my_own_kernel", "other"),
         ("aten::mm", "matrix product"),  # simulated
     ],
 )
