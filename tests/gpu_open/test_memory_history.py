@@ -75,13 +75,8 @@ def segment(address, *blocks, **more):
 def found_in(trace, *segments, settings=None, device=0):
     """What is worked out of a history and of what is there in its end."""
     told = {} if settings is None else {"PYTORCH_CUDA_ALLOC_CONF": settings}
-    data = pickle.dumps(
-        {
-            "segments": list(segments),
-            "device_traces": [trace],
-            "allocator_settings": told,
-        }
-    )
+    found = {"segments": list(segments), "device_traces": [trace]}
+    data = pickle.dumps(found | {"allocator_settings": told})
     return device_of(snapshot_in(Opened("x", "snapshot", data)), device)
 
 
@@ -92,14 +87,10 @@ WHAT = ["take", "take", "free", "free later", "oom", "snapshot"]
 
 def steps(random):
     """What a program does, some hundred times: what, where, how much, on which line."""
+    drawn, count = random.randrange, random.choice([0, 3, 30, 300])
     return [
-        (
-            random.choice(WHAT),
-            random.randrange(SLOTS),
-            random.randrange(1, 5000),
-            random.randrange(1, 6),
-        )
-        for _ in range(random.choice([0, 3, 30, 300]))
+        (random.choice(WHAT), drawn(SLOTS), drawn(1, 5000), drawn(1, 6))
+        for _ in range(count)
     ]
 
 

@@ -307,15 +307,12 @@ def test_ctrl_c_leaves_nothing(tmp_path, monkeypatch):
 def test_a_trace_of_the_torch_that_is_installed_is_read(tmp_path):
     """Steps, operators, annotations and stacks, as many as torch itself has counted."""
     torch = pytest.importorskip("torch")
-    path = tmp_path / "trace.json.gz"
-    profiler = torch.profiler
-    layer = torch.nn.Linear(4, 4)
-    with profiler.profile(
-        activities=[profiler.ProfilerActivity.CPU],
-        schedule=profiler.schedule(wait=1, warmup=1, active=2),
-        on_trace_ready=lambda profile: profile.export_chrome_trace(str(path)),
-        with_stack=True,
-    ) as profile:
+    path, layer = tmp_path / "trace.json.gz", torch.nn.Linear(4, 4)
+    options = {
+        "schedule": torch.profiler.schedule(wait=1, warmup=1, active=2),
+        "on_trace_ready": lambda profile: profile.export_chrome_trace(str(path)),
+    }
+    with torch.profiler.profile(**options, with_stack=True) as profile:
         for _ in range(4):
             with torch.autograd.profiler.record_function("mine"):
                 layer(torch.ones(2, 4)).sum().backward()
