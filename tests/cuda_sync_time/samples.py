@@ -41,6 +41,27 @@ LONG = (
 )
 WIDE = "データ転送 → 显存 🚀"
 
+
+def seen(*spans, length_s, busy_s):
+    """All that happened, as a simulated machine tells it."""
+    ordered = tuple(sorted(spans, key=lambda span: span.start_s))
+    return Activity(ordered, length_s, busy_s)
+
+
+def work(device, *times, name="aten::mm", kind=SpanKind.KERNEL):
+    """Kernels of a device, from and until so many milliseconds."""
+    return tuple(
+        TraceSpan(name, kind, start * MS, end * MS, device, 0) for start, end in times
+    )
+
+
+def host(kind, *times, name="aten::mm"):
+    """Launches or waits, from and until so many milliseconds."""
+    return tuple(
+        TraceSpan(name, kind, start * MS, end * MS, thread=0) for start, end in times
+    )
+
+
 H100 = Setting(
     kind="cuda",
     devices=((0, "NVIDIA H100 80GB HBM3"),),
@@ -60,6 +81,10 @@ TWO = dataclasses.replace(
     devices=((0, "NVIDIA H100 80GB HBM3"), (1, "NVIDIA H100 80GB HBM3")),
     floor_s=34 * US,
 )
+LOSSES = CodeLine("In [5], line 2", "losses.append(step(batch).item())")
+TRAIN = CodeLine("train.py, line 40", None)
+CROSS_ENTROPY = CodeLine("train.py, line 40", "return F.cross_entropy(net(x), y)")
+SUM = "y = x.sum().item()"
 MATMUL = Code("for _ in range(60):\n    y = x @ w", cell=3)
 
 GPU_BOUND = TimingReport(
@@ -82,28 +107,16 @@ SYNCING = dataclasses.replace(
     LAUNCH_BOUND,
     code=Code("for batch in data:\n    losses.append(step(batch).item())", cell=5),
     syncs=(
-        SyncPoint(
-            ".item()",
-            CodeLine("In [5], line 2", "losses.append(step(batch).item())"),
-            1000,
-            14.2 * MS,
-        ),
-        SyncPoint(
-            "copy to the host",
-            CodeLine("train.py, line 40", None),
-            3,
-            120 * US,
-            CodeLine("In [5], line 2", "losses.append(step(batch).item())"),
-        ),
+        SyncPoint(".item()", LOSSES, 1000, 14.2 * MS),
+        SyncPoint("copy to the host", TRAIN, 3, 120 * US, LOSSES),
         SyncPoint("torch.cuda.synchronize()", None, 1),
     ),
     flags=(Flag(FlagKind.LOOKED_ON, names=("--syncs",)),),
     activity=Activity(
-        tuple(
-            TraceSpan(
-                ".item()", SpanKind.WAIT, at * 20 * US, (at * 20 + 14) * US, thread=0
-            )
-            for at in range(1000)
+        host(
+            SpanKind.WAIT,
+            *((at * 0.02, at * 0.02 + 0.014) for at in range(1000)),
+            name=".item()",
         ),
         20.1 * MS,
     ),
@@ -118,10 +131,7 @@ TAIL = TimingReport(
         backlog_s=33.4 * MS,
         events=(DeviceTime(0, 7.8 * MS), DeviceTime(1, None)),
     ),
-    (
-        Flag(FlagKind.BACKLOG, 33.4 * MS),
-        Flag(FlagKind.TAIL, 50.2 * MS),
-    ),
+    (Flag(FlagKind.BACKLOG, 33.4 * MS), Flag(FlagKind.TAIL, 50.2 * MS)),
 )
 ON_CPU = TimingReport(
     Code("numpy.sort(values)", cell=8), HOST, Run(1.204, 1.204, uses_device=False)
@@ -144,32 +154,6 @@ ON_SIMULATOR = TimingReport(
         events=(DeviceTime(0, 7.61 * MS),),
         simulated_in_s=0.042,
     ),
-)
-# ------------------------------------------------- what a simulated machine knows
-
-
-def seen(*spans, length_s, busy_s):
-    """All that happened, as a simulated machine tells it."""
-    ordered = tuple(sorted(spans, key=lambda span: span.start_s))
-    return Activity(ordered, length_s, busy_s)
-
-
-def work(device, *times, name="aten::mm", kind=SpanKind.KERNEL):
-    """Kernels of a device, from and until so many milliseconds."""
-    return tuple(
-        TraceSpan(name, kind, start * MS, end * MS, device, 0) for start, end in times
-    )
-
-
-def host(kind, *times, name="aten::mm"):
-    """Launches or waits, from and until so many milliseconds."""
-    return tuple(
-        TraceSpan(name, kind, start * MS, end * MS, thread=0) for start, end in times
-    )
-
-
-ON_SIMULATOR = dataclasses.replace(
-    ON_SIMULATOR,
     activity=seen(
         *host(
             SpanKind.LAUNCH, *((at * 0.005, at * 0.005 + 0.0049) for at in range(60))
@@ -248,10 +232,7 @@ STARTED = TimingReport(
 EVERY_FLAG = tuple(
     Flag(
         kind,
-        {
-            FlagKind.BACKLOG: 1.31,
-            FlagKind.TAIL: 8.1 * MS,
-        }.get(kind, 3),
+        {FlagKind.BACKLOG: 1.31, FlagKind.TAIL: 8.1 * MS}.get(kind, 3),
         {
             FlagKind.LIMITED: ("power limit", "heat"),
             FlagKind.UNWATCHED: ("no waits could be noted: no such mode",),
@@ -410,18 +391,11 @@ RACES = RaceReport(
     "the simulated GPU",
 )
 READING = TimingReport(
-    Code("for _ in range(3):\n    y = x.sum().item()", cell=20),
+    Code(f"for _ in range(3):\n    {SUM}", cell=20),
     H100,
     Run(1.9 * MS, 1.89 * MS, tail_s=0.0, backlog_s=0.0),
     (Flag(FlagKind.FIRST_USE, device=0),),
-    reads=(
-        SyncPoint(
-            ".item()",
-            CodeLine("In [20], line 2", "y = x.sum().item()"),
-            3,
-            0.4 * MS,
-        ),
-    ),
+    reads=(SyncPoint(".item()", CodeLine("In [20], line 2", SUM), 3, 0.4 * MS),),
 )
 
 HOSTILE_RUN = TimingReport(
@@ -458,42 +432,17 @@ BY_LINE = dataclasses.replace(
         _line(5, "loss.backward()", 10, 520 * US, 2.7 * MS, 80),
         _line(6, "optimizer.step()", 10, 190 * US, 50 * US, 10),
         _line(7, "total += loss.item()", 10, 2.95 * MS, 2 * US, 10),
-        LineTime(
-            CodeLine("train.py, line 40", "return F.cross_entropy(net(x), y)"),
-            None,
-            10,
-            300 * US,
-            900 * US,
-            40,
-        ),
+        LineTime(CROSS_ENTROPY, None, 10, 300 * US, 900 * US, 40),
     ),
 )
 OPERATORS = dataclasses.replace(
     ON_CPU,
-    profile=Profile(
-        length_s=ON_CPU.run.elapsed_s,
-        spans=(),
-        busy_s=0.0,
-        overlapped_s=0.0,
-        copying_s=0.0,
-        hidden_copy_s=0.0,
-        launches=0,
-        streams=(),
-        kernels=(),
+    profile=profile(
+        (),
+        ON_CPU.run.elapsed_s,
         operators=tuple(
-            OperatorTime(name, count, total_s, self_s)
-            for name, count, total_s, self_s in (
-                ("aten::mm", 15, 528 * MS, 528 * MS),
-                ("aten::addmm", 10, 186 * MS, 185 * MS),
-                ("aten::sum", 15, 87.3 * MS, 87.2 * MS),
-                ("aten::add_", 16, 80.8 * MS, 80.8 * MS),
-                ("aten::t", 45, 915 * US, 544 * US),
-                ("aten::copy_", 20, 353 * US, 353 * US),
-                ("aten::clamp_min", 5, 291 * US, 291 * US),
-                ("aten::transpose", 45, 371 * US, 220 * US),
-                ("aten::as_strided", 65, 185 * US, 185 * US),
-                ("aten::linear", 10, 186 * MS, 177 * US),
-            )
+            OperatorTime(f"aten::op{n}", 5 * n, 900 * MS / n**2, 700 * MS / n**2)
+            for n in range(1, 11)
         ),
     ),
 )

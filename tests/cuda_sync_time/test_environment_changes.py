@@ -31,45 +31,33 @@ def load(**changes):
     return {0: GpuLoad(0, **changes)}
 
 
+MORE = {"num_device_alloc": 7, "num_device_free": 1}
+LIMITS = ("power limit", "heat")
+HOT = quiet(loads=load(limiters=("heat",)))
 NOW_AND_THEN = {
-    FlagKind.FIRST_USE: (
-        Environment(),
-        quiet(counters={0: {}}),
-        Flag(FlagKind.FIRST_USE, device=0),
-    ),
-    FlagKind.DRIVER_CALLS: (
-        quiet(),
-        quiet(counters={0: {"num_device_alloc": 7, "num_device_free": 1}}),
-        Flag(FlagKind.DRIVER_CALLS, amount=2, device=0),
-    ),
-    "a library": (
-        quiet(libraries={0: frozenset({"cuDNN"})}),
-        quiet(libraries={0: frozenset({"cuDNN", "cuBLAS"})}),
-        Flag(FlagKind.FIRST_USE, names=("cuBLAS",), device=0),
-    ),
-    FlagKind.COMPILED: (
-        quiet(compilations=2),
-        quiet(compilations=6),
-        Flag(FlagKind.COMPILED, amount=4),
-    ),
-    FlagKind.LIMITED: (
-        quiet(loads=load(limiters=("heat",))),
-        quiet(loads=load(limiters=("power limit", "heat"))),
-        Flag(FlagKind.LIMITED, names=("heat", "power limit"), device=0),
-    ),
-    FlagKind.SHARED: (
-        quiet(loads=load(other_processes=2)),
-        quiet(loads=load(other_processes=0)),
-        Flag(FlagKind.SHARED, amount=2, device=0),
-    ),
+    FlagKind.FIRST_USE: (Environment(), quiet(counters={0: {}}), None, ()),
+    FlagKind.DRIVER_CALLS: (quiet(), quiet(counters={0: MORE}), 2, ()),
+    FlagKind.COMPILED: (quiet(compilations=2), quiet(compilations=6), 4, ()),
+    FlagKind.LIMITED: (HOT, quiet(loads=load(limiters=LIMITS)), None, LIMITS[::-1]),
+    FlagKind.SHARED: (quiet(loads=load(other_processes=2)), quiet(), 2, ()),
 }
 
 
 @pytest.mark.parametrize("kind", NOW_AND_THEN, ids=str)
 def test_a_difference_is_one_flag_with_its_figure(kind):
     """Each kind is raised by its own difference, and by that alone."""
-    before, after, flag = NOW_AND_THEN[kind]
+    before, after, amount, names = NOW_AND_THEN[kind]
+    device = None if kind is FlagKind.COMPILED else 0
 
+    assert flags_between(before, after) == (Flag(kind, amount, names, device),)
+
+
+def test_a_library_that_is_used_for_the_first_time_is_named():
+    """Loading cuBLAS takes a time that later cells do not need."""
+    before = quiet(libraries={0: frozenset({"cuDNN"})})
+    after = quiet(libraries={0: frozenset({"cuDNN", "cuBLAS"})})
+
+    flag = Flag(FlagKind.FIRST_USE, names=("cuBLAS",), device=0)
     assert flags_between(before, after) == (flag,)
 
 

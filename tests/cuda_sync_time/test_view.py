@@ -13,10 +13,9 @@ from gpumagic.cuda_sync_time.answer_run import BriefReport
 from gpumagic.cuda_sync_time.findings import measured, notes
 from gpumagic.cuda_sync_time.records import Flag, FlagKind, Run, Setting, SyncPoint
 from tests.cuda_sync_time import samples
-from tests.cuda_sync_time.samples import MS, SAMPLES, US
+from tests.cuda_sync_time.samples import MS, US
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 
-BY_NAME = dict(SAMPLES)
 TIMES = st.floats(1e-9, 1e5)
 patient = settings(
     deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
@@ -121,9 +120,6 @@ def test_waits_that_let_the_gpu_run_dry_are_named_before_all_else(busy):
     assert "wait" in drawing.title
     assert ".item()" in note.text
     assert note.hint == "--syncs names the lines"
-
-
-# ---------------------------------------------------------------------- the rest
 
 
 # ---------------------------------------------------------------------- flags

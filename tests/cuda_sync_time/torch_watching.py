@@ -37,19 +37,12 @@ def waits_of(action):
 WAITING = {
     ".item()": (lambda x: x.sum().item(), ".item()"),
     ".cpu()": (lambda x: x.cpu(), ".cpu()"),
-    ".tolist()": (lambda x: x[0, :3].tolist(), ".tolist()"),
     "if": (lambda x: 1 if x.sum() > 0 else 2, "a tensor as a condition"),
-    "float": (lambda x: float(x.sum()), "float()"),
-    "text": (lambda x: f"{x.sum():.1f}", "a tensor in a text"),
     "a function around it": (lambda x: torch.clamp(x, x.sum().item()), ".item()"),
     "nonzero": (lambda x: x.nonzero(), ".nonzero()"),
     "mask": (lambda x: x[x > 0], "indexing with a mask"),
     "pageable to the device": (
         lambda x: x.copy_(torch.ones(SIDE, SIDE)),
-        "copy from pageable memory",
-    ),
-    "pageable in vain asynchronous": (
-        lambda x: x.copy_(torch.ones(SIDE, SIDE), non_blocking=True),
         "copy from pageable memory",
     ),
     "pinned to the device": (

@@ -8,7 +8,6 @@ import pytest
 
 from gpumagic.devices import nvidia
 from gpumagic.devices.nvidia import NvidiaDriver, StartProbe, why_no_cuda
-from gpumagic.devices.nvml import same_uuid
 from gpumagic.devices.protocols import Initialisation
 from tests.devices.standin_torch import Machine, torch_with
 from tests.fakes.run import run_python
@@ -201,29 +200,6 @@ def test_a_slice_shows_its_own_uuid_and_the_address_of_its_gpu():
     ((found,),) = run.json()
     assert found["uuid"] == "aaaa1111-2222-4333-8444-555566667777"
     assert found["pci_address"] == "0000:86:00.0"
-
-
-# ---------------------------------------------------------------- in which form
-
-
-BARE = "aaaa1111-2222-4333-8444-555566667777"
-
-
-@pytest.mark.parametrize(
-    ("nvml_uuid", "bare", "same"),
-    [
-        (f"GPU-{BARE}", BARE, True),
-        (f"MIG-{BARE}", BARE, True),
-        (f"GPU-{BARE.upper()}", BARE, True),
-        (f"GPU-{BARE}", BARE[:-1], False),
-        (f"MIG-GPU-{BARE}/1/0", BARE, False),
-        (None, BARE, False),
-        (f"GPU-{BARE}", None, False),
-    ],
-)
-def test_uuids_of_both_libraries_are_compared_whole(nvml_uuid, bare, same):
-    """The sort of thing is no part of the comparison, and unknown equals nothing."""
-    assert same_uuid(nvml_uuid, bare) is same
 
 
 # ------------------------------------------------------- whether CUDA can be used

@@ -329,28 +329,6 @@ def test_a_slice_has_the_load_of_its_gpu_and_no_processes(tmp_path):
     assert load["other_processes"] is None
 
 
-def test_nvml_stays_open_only_as_long_as_the_driver_lives():
-    """Between two looks NVML is open once more; after them it is as it was."""
-    found = told("""
-        import gc, pynvml
-        cuda.cuInit(0)
-
-        def is_open():
-            try:
-                return pynvml.nvmlDeviceGetCount() > 0
-            except pynvml.NVMLError_Uninitialized:
-                return False
-
-        driver = NvidiaDriver()
-        seen = [bool(ask(driver)), is_open(), bool(ask(driver))]
-        del driver
-        gc.collect()
-        print(json.dumps([*seen, is_open()]))
-    """)
-
-    assert found == [True, True, True, False]
-
-
 # ---------------------------------------------------------------- bits and numbers
 
 

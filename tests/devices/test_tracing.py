@@ -197,33 +197,11 @@ def in_a_process(code, variables):
 
 
 class Gpu:
-    """As much of torch's module for a kind of device as tracing asks for.
+    """As much of torch's module for a kind of device in use as tracing asks for."""
 
-    Args:
-        started: Whether the device is in use.
-
-        capturing: Whether a graph is being captured.
-    """
-
-    def __init__(self, *, started=True, capturing=False):
-        self.started = started
-        self.capturing = capturing
-        self.calls = []
-
-    def is_initialized(self):
-        """In torch's words."""
-        return self.started
-
-    def is_current_stream_capturing(self):
-        """In torch's words."""
-        return self.capturing
-
-    def _sleep(self, cycles):
-        self.calls.append(f"spin {cycles}")
-
-    def synchronize(self):
-        """Noted, and nothing to wait for."""
-        self.calls.append("synchronize")
+    is_initialized = staticmethod(lambda: True)
+    is_current_stream_capturing = staticmethod(lambda: False)
+    _sleep = synchronize = staticmethod(lambda *_: None)
 
 
 class Stand:
@@ -277,17 +255,9 @@ def test_kernels_that_were_lost_are_a_problem(
         for each in ({"ts": 5.0}, *first_ones)
     ]
     call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "dur": 1}
-    marks = [
-        {
-            "ph": "X",
-            "cat": "user_annotation",
-            "dur": 1,
-            "tid": 1,
-            "name": name,
-            "ts": ts,
-        }
-        for name, ts in ((tracing._BEGIN, 0), (tracing._END, 50))
-    ]
+    mark = {"ph": "X", "cat": "user_annotation", "dur": 1, "tid": 1}
+    ends = ((tracing._BEGIN, 0), (tracing._END, 50))
+    marks = [mark | {"name": name, "ts": ts} for name, ts in ends]
     text = json.dumps({"traceEvents": [*marks, call | {"ts": -10, "tid": 1}, *kernels]})
     monkeypatch.setattr(tracing, "exported", lambda _: text)
     monkeypatch.setattr(tracing, "kernels_to_lose", lambda _: 3)

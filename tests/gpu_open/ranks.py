@@ -11,11 +11,10 @@ data have moved. One rank may be slow somewhere.
 from __future__ import annotations
 
 import random
-from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from gpumagic.gpu_open.records import Collective, FileRead, Idle, KernelSum, RankTrace
-from gpumagic.report.events import length_within, merged, within
+from gpumagic.report.events import length, length_within, merged, within
 
 MS = 1_000_000
 EPOCH_NS = 1_760_000_000 * 10**9
@@ -133,6 +132,7 @@ def _trace(  # noqa: PLR0913 -- see above
     first_ns, last_ns = rank.work[0][1], rank.work[-1][2]
     work = [span[1:] for span in rank.work]
     moves = [span[1:] for span in rank.parts]
+    beside = [within(merged(work), came, end) for _, came, end in rank.parts]
     took = lambda spans: length_within(merged(spans), first_ns, last_ns) / 1e9  # noqa: E731
     length_s = (last_ns - first_ns) / 1e9
     late_s = took([span[1:] for span in rank.stalls])
@@ -167,11 +167,8 @@ def _trace(  # noqa: PLR0913 -- see above
                 seconds(came),
                 seconds(end),
                 nbytes=(bucket + 1) << 20,
-                hidden_s=length_within(merged(_near(work, came)), came, end) / 1e9,
-                hidden=tuple(
-                    tuple(map(seconds, span))
-                    for span in within(merged(_near(work, came)), came, end)
-                ),
+                hidden_s=length(beside[place]) / 1e9,
+                hidden=tuple(tuple(map(seconds, span)) for span in beside[place]),
             )
             for place, (bucket, came, end) in enumerate(rank.parts)
         ),
@@ -179,9 +176,3 @@ def _trace(  # noqa: PLR0913 -- see above
         host_length_s=length_s,
         zero_ns=None if clocks == "unknown" else EPOCH_NS + zero_ns,
     )
-
-
-def _near(work: list[tuple[int, int]], from_ns: int) -> list[tuple[int, int]]:
-    """As much of the work as can lie within one collective."""
-    first = bisect_right(work, from_ns, key=lambda span: span[1])
-    return work[first : first + 30]

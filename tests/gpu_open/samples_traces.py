@@ -21,7 +21,6 @@ from gpumagic.gpu_open.report import TraceReport
 
 MS = 1e-3
 MIB = 2**20
-HOSTILE = "<script>alert(1)</script>&\"'</td>\x1b[31m\u202eevil\nnext line"
 A100 = "NVIDIA A100-SXM4-80GB"
 MUL = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float,"
@@ -47,7 +46,7 @@ def file(name="trace_rank0.json.gz", **more):
 
 def lane(name, *spans):
     """Spans of (start, end, label, kind) in milliseconds."""
-    its = tuple(LaneSpan(a * MS, b * MS, label, kind) for a, b, label, kind in spans)
+    its = tuple(LaneSpan(a * MS, b * MS, *what) for a, b, *what in spans)
     return LaneTrace(name, its, sum(each.end_s - each.start_s for each in its))
 
 
@@ -131,39 +130,16 @@ HOST_BOUND = replace(
 
 TINY = replace(
     GPU_BOUND,
-    rank=None,
-    world_size=None,
     length_s=480 * MS,
     busy_s=88 * MS,
     compute_s=88 * MS,
     copy_s=0.0,
     idle_s=392 * MS,
     launches=21_400,
-    kernels=(
-        kernel(ADD, "elementwise", 12_800, 51.2),
-        kernel(MUL, "elementwise", 8_600, 36.8),
-    ),
+    kernels=(kernel(ADD, "elementwise", 21_400, 88),),
     idle=Idle(371 * MS, 0.0, 21 * MS, (("aten::add", 230 * MS),)),
-    lanes=(
-        lane("host", (0, 480, "", "launch")),
-        lane("stream 7", *steady(4, 120, (1, 1.73, ADD, "kernel"))),
-    ),
+    lanes=(lane("stream 7", *steady(4, 120, (1, 1.73, ADD, "kernel"))),),
     phases=(),
-)
-
-
-MADE_TO_BREAK = replace(
-    GPU_BOUND,
-    rank=None,
-    file=file(f"{HOSTILE}{'x' * 300}", unknown=((HOSTILE, 3),)),
-    device_name=HOSTILE,
-    length_s=640 * MS,
-    communication_s=277 * MS,
-    hidden_communication_s=71 * MS,
-    idle=Idle(90 * MS, 4 * MS, 4 * MS, ((HOSTILE, 90 * MS),)),
-    kernels=(kernel(HOSTILE, HOSTILE, 1, 9.0), *KERNELS),
-    lanes=(lane(HOSTILE, (0, 640, HOSTILE, "kernel")),),
-    phases=((HOSTILE, MS),),
 )
 
 # -------------------------------------------------------------------- many ranks
@@ -171,7 +147,7 @@ MADE_TO_BREAK = replace(
 
 def place(rank, *millis):
     """What one rank did: own, waits, moves, others waited."""
-    own_ms, waits_ms, moves_ms, blamed_ms = (*millis, *(31.0, 0.0)[len(millis) - 2 :])
+    own_ms, waits_ms, moves_ms, blamed_ms = millis
     length_s = (own_ms + waits_ms + moves_ms) * MS
     return RankShare(
         rank,
@@ -187,14 +163,10 @@ def place(rank, *millis):
 
 def ranks(count):
     """So many ranks of one job."""
+    known = {"world_size": count}
     return tuple(
-        replace(
-            GPU_BOUND,
-            file=file(f"trace_rank{rank}.json.gz"),
-            rank=rank,
-            world_size=count,
-        )
-        for rank in range(count)
+        replace(GPU_BOUND, file=file(f"trace_rank{each}.json.gz"), rank=each, **known)
+        for each in range(count)
     )
 
 
@@ -222,17 +194,15 @@ STRAGGLER = TraceReport(
     read_s=21.3,
 )
 
-
-def _of_many(rank):
-    if rank == 77:
-        return place(rank, 384, 2, 30, 118)
-    return place(rank, 262 + rank % 12, 118 - rank % 12, 30, (rank % 5) / 10)
-
-
 MANY = TraceReport(
     ranks=ranks(128),
     together=Together(
-        ranks=tuple(map(_of_many, range(128))),
+        ranks=tuple(
+            place(rank, 384, 2, 30, 118)
+            if rank == 77
+            else place(rank, 262 + rank % 12, 118 - rank % 12, 30, (rank % 5) / 10)
+            for rank in range(128)
+        ),
         world_size=128,
         matched=180,
         unmatched=0,
@@ -248,10 +218,8 @@ MANY = TraceReport(
 
 def change(name, counts, before_ms, after_ms):
     """One kernel in two runs."""
-    before_s, after_s = (
-        None if each is None else each * MS for each in (before_ms, after_ms)
-    )
-    return Change(name, *counts, before_s, after_s)
+    seconds = (each and each * MS for each in (before_ms, after_ms))
+    return Change(name, *counts, *seconds)
 
 
 CHANGES = (
@@ -267,19 +235,12 @@ SLOWER = TraceReport(
     read_s=2.2,
 )
 
+BUSY = TraceReport((GPU_BOUND,), read_s=4.1)
+WAITING = TraceReport((HOST_BOUND,), read_s=3.9)
 SAMPLES = (
-    (
-        "rank-gpu-bound",
-        "A trace of one process, which keeps the GPU busy",
-        TraceReport((GPU_BOUND,), read_s=4.1),
-    ),
-    (
-        "rank-loader",
-        "The GPU waits for the DataLoader",
-        TraceReport((HOST_BOUND,), read_s=3.9),
-    ),
+    ("rank-gpu-bound", "A trace of one process, which keeps the GPU busy", BUSY),
+    ("rank-loader", "The GPU waits for the DataLoader", WAITING),
     ("rank-tiny-kernels", "Kernels are shorter than launches", TraceReport((TINY,))),
-    ("rank-hostile", "Names made to break a page", TraceReport((MADE_TO_BREAK,))),
     ("ranks-straggler", "Eight ranks, one of which is slow in backward", STRAGGLER),
     ("ranks-128", "128 ranks, one of which waits for its input", MANY),
     ("runs-slower", "Two runs, the second of which is slower", SLOWER),

@@ -15,7 +15,6 @@ import pytest
 from gpumagic import gpu_open
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_open import api
-from gpumagic.gpu_open.records import FileRead
 from tests.gpu_open.written import write_job, write_snapshot, write_trace
 
 REPOSITORY = Path(__file__).parents[2]
@@ -58,17 +57,6 @@ def test_two_files_of_two_ranks_are_one_job_unless_it_is_said(tmp_path):
         gpu_open.read(*files, again)
 
 
-def test_a_job_is_named_by_its_files_its_folder_or_a_pattern(tmp_path):
-    """Whichever it is, ranks come in their order, each file once."""
-    files = write_job(tmp_path / "job", 11, slow=7)
-    pattern = tmp_path / "job" / "rank*.json.gz"
-
-    for named in ([*reversed(files), files[0]], [tmp_path / "job"], [pattern]):
-        report = gpu_open.read(*named)
-        assert [each.rank for each in report.ranks] == list(range(11))
-        assert report.together.slowest == 7
-
-
 def test_a_snapshot_may_be_compared_with_another(tmp_path):
     """What `compare` means for traces, two snapshots mean anyway."""
     first, second = (write_snapshot(tmp_path / name) for name in ("a.pickle", "b.pkl"))
@@ -98,18 +86,6 @@ def test_what_lies_in_a_folder_and_is_not_opened_is_told(tmp_path):
         file.write_bytes(b"")
     with pytest.raises(GpuMagicError, match=r"rank0\.json\.gz is empty"):
         gpu_open.read(*files)
-
-
-def test_what_is_to_be_typed_next_has_the_folder_that_was_typed(tmp_path, monkeypatch):
-    """It can be typed where the first was typed."""
-    monkeypatch.chdir(tmp_path)
-    write_job(tmp_path / "job", 4, slow=2)
-
-    text = " ".join(str(gpu_open.read("job")).split())
-
-    assert "job/rank2.json.gz --compare`" in text
-    assert FileRead("my run.json", 1, 1, folder="a").typed == "'a/my run.json'"
-    assert FileRead("run.json", 1, 1, folder="/").typed == "/run.json"
 
 
 # ------------------------------------------------------------------- many processes

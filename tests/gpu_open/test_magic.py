@@ -44,7 +44,6 @@ def opened(shell, line):
     [
         ('"two words.json"', [0]),
         ("traces/rank1.json.gz traces/rank0.json.gz", [0, 1]),
-        ("traces/", [0, 1, 2]),
         ("traces/rank[02].json.gz", [0, 2]),
         ("{folder}", [0, 1, 2]),
         ("$folder/rank1.json.gz {folder}/rank0.*", [0, 1]),
@@ -66,7 +65,6 @@ def test_files_are_named_as_in_a_shell(shell, here, line, ranks):
     [
         ("oom.pickle --replay", 4, None),
         ("oom.pickle --replay default", ["expandable_segments:False", ""], None),
-        ("oom.pickle --replay max_split_size_mb:64", 2, None),
         ("--replay oom.pickle", 4, None),
         ("oom.pickle --replay 24GiB", 3, 24 << 30),
     ],

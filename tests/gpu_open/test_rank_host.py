@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.gpu_open.host import is_users
 from gpumagic.gpu_open.rank_trace import kind_of_kernel, rank_of
 from tests.gpu_open.rows import (
     AUTOGRAD,
@@ -64,16 +63,6 @@ def test_a_launch_is_in_the_phase_that_the_host_was_in(thread, moment, phase):
     assert dict(rank.phases)["input"] == pytest.approx(15e-9)
 
 
-def test_a_phase_does_not_count_waiting_for_others():
-    """What communicates may only wait there, so it is left out."""
-    calls = [host("cudaLaunchKernel", 110, 111, AUTOGRAD)]
-
-    rank = rank_of(trace([nccl(1000, 1500, call=0)], calls, OPERATORS))
-
-    assert rank.phases == ()
-    assert rank.collectives[0].during == "backward"
-
-
 def test_launches_are_the_calls_that_give_the_device_work():
     """A driver's call within the runtime's is the same; a copy that waits counts."""
     calls = [
@@ -99,22 +88,6 @@ def test_without_device_work_the_host_is_all_that_is_told():
     assert rank.host_length_s == pytest.approx(100e-9)
     assert [lane.name for lane in rank.lanes] == ["host"]
     assert rank.zero_ns == 100
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("train.py(1): <module>", True),
-        ("/home/me/model.py(12): forward", True),
-        ("torch/nn/modules/linear.py(5): forward", False),
-        ("contextlib.py(70): inner", False),
-        ("<frozen runpy>(9): run", False),
-        ("/opt/lib/python3.11/site-packages/timm/x.py(3): f", False),
-    ],
-)
-def test_neither_torch_nor_pythons_own_modules_are_the_users(name, expected):
-    """By the name that a function has in a trace."""
-    assert is_users(name) is expected
 
 
 def test_a_group_counts_by_its_own_numbers_where_all_have_one():
@@ -175,13 +148,11 @@ def test_the_mark_round_its_call_tells_what_an_exchange_was_for():
         ("nvjet_hsh_128x256_64x4_2x1_v_bz_coopA_TNT", "matrix product"),
         ("sm80_xmma_fprop_implicit_gemm_tf32f32_nhwckrsc", "convolution"),
         ("pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits>", "attention"),
-        ("elementwise_kernel_with_index<int, arange_cuda_out>", "elementwise"),
         ("elementwise_kernel<128, 2, direct_copy_kernel>", "indexing and copies"),
         ("split_embedding_backward_rowwise_adagrad", "indexing and copies"),
         ("distribution_elementwise_grid_stride_kernel<uniform>", "random numbers"),
         ("multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor>", "optimizer"),
         ("triton_per_fused__softmax_mul_3", "compiled"),
-        ("my_own_kernel", "other"),
         ("aten::mm", "matrix product"),  # simulated
     ],
 )

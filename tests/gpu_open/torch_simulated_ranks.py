@@ -45,10 +45,8 @@ def main(rank, _, folder):
     ):
         for _ in range(STEPS):
             model(x).sum().backward()
-    told = [
-        (each.group, each.number, each.start_ns, each.end_ns)
-        for each in box.collectives[called:]
-    ]
+    made = box.collectives[called:]
+    told = [(each.group, each.number, each.start_ns, each.end_ns) for each in made]
     dist.destroy_process_group()
     (folder / f"told{rank}.json").write_text(json.dumps(told), encoding="utf-8")
 
@@ -61,6 +59,11 @@ def folder(tmp_path_factory):
     return folder
 
 
+def moments(trace, each):
+    """When a collective began and ended, by the clock of the machine."""
+    return [trace.zero_ns + round(at * 1e9) for at in (each.start_s, each.end_s)]
+
+
 def test_the_slow_gpu_is_named_by_the_collectives_of_its_machine(folder):
     """Group, number, beginning and end are those of `box.collectives`."""
     from gpumagic import gpu_open
@@ -69,12 +72,7 @@ def test_the_slow_gpu_is_named_by_the_collectives_of_its_machine(folder):
     for rank, trace in enumerate(report.ranks):
         assert (trace.rank, trace.world_size) == (rank, RANKS)
         found = [
-            [
-                each.group,
-                each.number,
-                trace.zero_ns + round(each.start_s * 1e9),
-                trace.zero_ns + round(each.end_s * 1e9),
-            ]
+            [each.group, each.number, *moments(trace, each)]
             for each in trace.collectives
             if each.numbered
         ]

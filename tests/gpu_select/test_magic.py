@@ -133,23 +133,3 @@ def test_a_choice_is_taken_up_again_after_a_restart(tmp_path):
     assert second[1] == "2,0"
     assert second[2] == ""  # it is taken up once
     assert len(cuinit_calls(tmp_path / "log")) == 1  # the user's own
-
-
-def test_loading_brings_in_no_more_of_this_room_than_watches():
-    """What chooses, keeps and judges is imported when it is asked for."""
-    loaded = run_python(
-        """
-        import json, sys
-        from IPython.core.interactiveshell import InteractiveShell
-
-        InteractiveShell.instance().run_line_magic("load_ext", "gpumagic")
-        room = "gpumagic.gpu_select."
-        print(json.dumps([name for name in sys.modules if name.startswith(room)]))
-        """
-    ).json()
-
-    assert sorted(each.rpartition(".")[2] for each in loaded) == [
-        "magic",
-        "notebook",
-        "watch",
-    ]

@@ -7,19 +7,14 @@ from hypothesis import strategies as st
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_select.request import Kind, Request, read
 
-UUID = "GPU-11111111-aaaa-4aaa-8aaa-111111111111"
-
 
 @pytest.mark.parametrize(
     ("what", "names"),
     [
-        ("2", ("2",)),
-        ("2,0", ("2", "0")),
         (" 2 , 0,", ("2", "0")),
         ("0-3", ("0", "1", "2", "3")),
         ("'2,0'", ("2", "0")),
         ("gpu-1A2b", ("GPU-1A2b",)),
-        (UUID, (UUID,)),
         ("MIG-GPU-2222/1/0", ("MIG-GPU-2222/1/0",)),
         (2, ("2",)),
         ([3, "GPU-1a2b"], ("3", "GPU-1a2b")),
@@ -34,17 +29,11 @@ def test_names_are_understood_in_every_spelling(what, names):
     assert request.text == ",".join(names)
 
 
-@pytest.mark.parametrize(
-    ("word", "kind", "text"),
-    [
-        ("none", Kind.NONE, "none"),
-        ("ALL", Kind.ALL, "all"),
-        ("free", Kind.FREE, "free"),
-    ],
-)
-def test_three_words_name_no_gpu_themselves(word, kind, text):
-    """None, all and free stand for themselves, in any letters and quotes."""
-    assert read(word) == Request(kind, (), text)
+@pytest.mark.parametrize("kind", [Kind.NONE, Kind.ALL, Kind.FREE])
+def test_three_words_name_no_gpu_themselves(kind):
+    """None, all and free stand for themselves, in any letters."""
+    word = kind.name.lower()
+    assert read(word) == read(word.upper()) == Request(kind, (), word)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +43,9 @@ def test_three_words_name_no_gpu_themselves(word, kind, text):
         ("cuda", "name inside of one process", "type %gpu_select free"),
         ("-1", "'-1' names no GPU", "type %gpu_select none"),
         ("fre", "'fre' names no GPU", "did you mean free?"),
-        ("xyz", "'xyz' names no GPU", "type a number, a UUID"),
         ("GPU-", "names no GPU", "type a number"),
         ("", "no GPU is named", "type %gpu_select none"),
         (None, "None names no GPU", "type %gpu_select none"),
-        ([True], "True names no GPU", "type %gpu_select none"),
         ("3-0", "names no GPUs", "lower number first"),
         ("0-99999", "names no GPUs", "one by one"),
         ("none,1", "'none' cannot stand among", "%gpu_select none alone"),

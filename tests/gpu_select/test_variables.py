@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +17,6 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_select.machine import places
 from gpumagic.gpu_select.report import Variable
 from gpumagic.gpu_select.variables import (
-    VISIBLE,
     changed,
     look_up,
     mask_for,
@@ -69,35 +65,6 @@ def interrupted(values):
         seen += everywhere()
         raise KeyboardInterrupt
     return tuple(seen)
-
-
-def in_a_process(code, **variables):
-    """What a fresh process says that was started with these variables."""
-    kept = {key: value for key, value in os.environ.items() if key != VISIBLE}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=kept | {"PYTHONPATH": str(Path(__file__).parents[2])} | variables,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
-
-
-# ---------------------------------------------------------------- at the start
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_the_value_at_the_start_outlives_every_change():
-    """What the process was started with is known after the variable has changed."""
-    told = in_a_process(
-        "import os; from gpumagic.gpu_select.variables import *;"
-        "os.environ[VISIBLE] = '0';"
-        "print(at_start(VISIBLE), look_up(VISIBLE).at_start)",
-        CUDA_VISIBLE_DEVICES="2,3",
-    )
-
-    assert told == "2,3 2,3"
 
 
 # ---------------------------------------------------------------- changing

@@ -7,15 +7,11 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.drawing import Table
 from gpumagic.gpu_select.answer_gpus import gpus_table
 from gpumagic.gpu_select.report import Row, TorchLook, Verdict
 from tests.gpu_select.samples import (
     DIFFERING,
-    LATE,
     OPEN,
-    REFUSED,
-    SELECTED,
 )
 
 RANKS = st.none() | st.integers(0, 7)
@@ -54,21 +50,6 @@ def test_what_the_driver_shows_goes_before_what_was_predicted():
         "hidden, not cuda:0",
         "not visible",
     ]
-
-
-def test_a_refusal_shows_why_and_a_choice_shows_the_gpus():
-    """One table is in sight, the one that the next step needs; the other is folded."""
-    tables = {
-        report.headline: [
-            part.caption for part in report.drawing().parts if isinstance(part, Table)
-        ]
-        for report in (LATE, REFUSED, SELECTED)
-    }
-
-    assert tables[LATE.headline] == []
-    assert tables[REFUSED.headline] == ["Why"]
-    assert tables[SELECTED.headline][0].startswith("8 GPUs")
-    assert "gpus" in REFUSED.parts
 
 
 @settings(deadline=None, max_examples=60)

@@ -167,3 +167,23 @@ def test_a_value_that_can_be_left_out_takes_no_code_away(repeating, line, how, c
     """What does not look like the option's value is code, and so is all behind `--`."""
     options, rest = arguments.split_code(repeating, "%t", line)
     assert (options.repeat, rest) == (how, code)
+
+
+# ------------------------------------------------------------- of the last report
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("--show how", ("how",)),
+        ("--show=copies,how ;", ("copies", "how")),
+        ("--all", ()),
+        ("--show how x", None),
+        ("x --all", None),
+        ("--show", None),
+        ("", None),
+    ],
+)
+def test_a_line_that_names_parts_alone_is_about_the_last_report(line, parts):
+    """`--show how` alone asks for no new measurement; with anything else it does."""
+    assert arguments.parts_asked_alone(line) == parts

@@ -5,6 +5,7 @@ No room tests these for itself.
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -12,6 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from gpumagic import extension
 from gpumagic.extension import ROOMS
+from gpumagic.notebook.session import Session
 
 NAMES = [room.folder for room in ROOMS]
 # What each looks at where it is typed in a line, on any machine and without an engine.
@@ -71,20 +73,6 @@ def test_the_report_goes_where_the_options_say(shell, shown, name, line):
     assert json.loads(json.dumps(report.to_dict())) == report.to_dict()
 
 
-@pytest.mark.parametrize(("name", "line"), LINES.items())
-def test_parts_are_shown_of_the_last_report(shell, shown, name, line):
-    """`--show` with a part, and `--all`, look at nothing again."""
-    shell.run_cell(f"report = %{name} -o -q {line}")
-    parts = list(shell.user_ns["report"].parts)
-
-    assert parts, "each report has something folded"
-    shell.run_cell(f"%{name} --show {parts[-1]}")
-    shell.run_cell(f"%{name} --all")
-
-    assert [each.of for each in shown] == [shell.user_ns["report"]] * 2
-    assert [each.names for each in shown] == [(parts[-1],), ()]
-
-
 @pytest.mark.usefixtures("shown")
 @pytest.mark.parametrize(("name", "line"), ABOVE.items())
 def test_a_cell_keeps_its_value_and_its_error(shell, name, line):
@@ -111,16 +99,20 @@ def test_what_is_misspelt_or_no_name_is_told_with_what_to_type(shell, name):
         assert error.hint.startswith(hint)
 
 
-@pytest.mark.usefixtures("shown")
-@pytest.mark.parametrize("name", ["cuda_sync_time", "gpu_mem"])
-def test_what_goes_round_every_cell_goes_on_and_off(shell, name, capsys):
-    """It says so, and leaves nothing in the shell."""
-    before = {event: list(each) for event, each in shell.events.callbacks.items()}
+class Shown:
+    """Stands for a report."""
 
-    for word in ("on", "on", "off", "off"):
-        assert shell.run_cell(f"%{name} {word}").success
 
-    capsys.readouterr()
-    assert {event: list(each) for event, each in shell.events.callbacks.items()} == (
-        before
-    )
+def test_a_dropped_report_hides_no_later_one():
+    """A report that comes to lie where a dropped one lay is shown all the same."""
+    session = Session()
+    for _ in itertools.repeat(None, 1000):
+        first = Shown()
+        session.remember_shown(first, 3)
+        place = id(first)
+        del first
+        second = Shown()
+        if id(second) == place:
+            break
+    assert id(second) == place
+    assert not session.was_shown(second, 3)

@@ -243,17 +243,15 @@ def test_the_report_is_shown_once_and_handed_out_on_request(see):
     assert (len(failed.shown), failed.status) == (1, "error")
 
 
-@pytest.mark.parametrize("first", ["old", "new"])
 @pytest.mark.parametrize("see", [see_in_terminal, see_in_kernel])
-def test_reports_from_before_a_reload_are_still_drawn(see, first):
+def test_reports_from_before_a_reload_are_still_drawn(see):
     """Old and new reports have classes of one name; each is shown in full."""
     cells = [
         "old = %gpu_doctor -q -o",
         "%reload_ext gpumagic",
         "new = %gpu_doctor -q -o",
     ]
-    order = ["old", "new"] if first == "old" else ["new", "old"]
-    seen = see(["%load_ext gpumagic", *cells, *order, *order])
+    seen = see(["%load_ext gpumagic", *cells, "old", "new", "old", "new"])
     shown = [each.result for each in seen[-4:]]
     assert len(set(shown)) == 1
     assert "More, by --show" in shown[0]

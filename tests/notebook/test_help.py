@@ -19,7 +19,6 @@ from gpumagic.notebook.arguments import (
 
 NAMES = [room.folder for room in ROOMS]
 WITH_WORDS = ["cuda_sync_time", "gpu_doctor", "gpu_mem", "gpu_ranks"]
-MOST_USUAL = 10
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +61,6 @@ def test_each_line_to_begin_with_is_one_that_the_magic_reads(loaded, name):
             split_code(parser, typed, rest)
         else:
             parse(parser, typed, rest)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_few_options_stand_in_front_of_the_others(loaded, name):
-    """A dozen lines are read, and the others are looked up."""
-    parser = loaded.find_line_magic(name).parser
-    options = {id(each): each for each in options_of(parser).values()}.values()
-    usual = [each for each in options if not each.more]
-
-    assert len(usual) <= MOST_USUAL
-    assert {"--show", "--all"} <= {each.option_strings[-1] for each in usual}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -26,23 +26,8 @@ with progress(get_ipython(), 40, "Measuring", begins_after_s=0) as steps:
 @pytest.mark.kernel
 def test_a_notebook_keeps_what_was_stopped_and_nothing_of_what_was_done():
     """One output is shown and then updated; saved, it says how far it came."""
-    import nbformat
-    from nbclient import NotebookClient
+    ((finished,), (stopped, error)), _ = seen_outputs(STEPS, INTERRUPTED)
 
-    cells = [nbformat.v4.new_code_cell(STEPS), nbformat.v4.new_code_cell(INTERRUPTED)]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    client = NotebookClient(
-        notebook,
-        timeout=PATIENCE_S,
-        startup_timeout=PATIENCE_S,
-        iopub_timeout=PATIENCE_S,  # otherwise outputs that come late are left out
-        allow_errors=True,
-    )
-    with quick_kernels(TORCH_ALONE):
-        client.execute()
-
-    (finished,) = notebook.cells[0].outputs
-    (stopped, error) = notebook.cells[1].outputs
     assert finished.data == {"text/plain": "", "text/html": ""}
     assert finished.metadata == stopped.metadata == {"gpumagic": "progress"}
     assert "stopped at 25.0 %" in stopped.data["text/plain"]

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 
 from tests.docs.pages import ALL, README, REPOSITORY, TOLD, blocks, name_of
-from tests.notebook.shells import environment, see_in_kernel
+from tests.notebook.shells import see_in_kernel
 
 MEASURED = (
     "load_time",
@@ -27,7 +25,6 @@ MEASURED = (
     "tensor_picture",
     "simulator_overhead",
 )
-DOCTOR = REPOSITORY / "docs" / "gpu_doctor.md"
 COMPARISON = REPOSITORY / "docs" / "comparison.md"
 
 
@@ -50,21 +47,6 @@ def test_every_cell_that_needs_no_torch_runs(path):
 
     failed = [each.traceback for each in seen if each.status != "ok"]
     assert not failed, failed[0]
-
-
-def test_the_script_block_runs_by_itself():
-    """What is said to work in a script works in a file of its own."""
-    start = "import os\n\nimport gpumagic\n"
-    (script,) = (cell for cell in _cells(DOCTOR) if cell.startswith(start))
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Changed: CUDA_DEVICE_ORDER went from unset to 'PCI_BUS_ID'" in done.stdout
 
 
 @pytest.mark.parametrize("path", ALL, ids=name_of)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumagic.devices import kineto
 from gpumagic.report.events import (
     Piece,
     SpanKind,
@@ -24,7 +22,6 @@ KINDS = st.sampled_from((SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL))
 LENGTHS = st.tuples(KINDS, st.integers(0, 50), st.integers(1, 2000))
 LANES = st.lists(LENGTHS, min_size=1, max_size=300)
 MOST = 60
-PAGEABLE = "Memcpy HtoD (Pageable -> Device)"
 
 
 def lane_of(pieces):
@@ -64,13 +61,6 @@ def test_a_pooled_lane_is_as_busy_as_it_was(pieces):
 def test_what_is_pooled_is_few(pieces):
     """However many there were, about as many are left as may be."""
     assert len(pooled(lane_of(pieces), MOST)) <= 2 * MOST
-
-
-def test_few_spans_are_kept_as_they_are():
-    """What was exact stays exact."""
-    spans = lane_of([(SpanKind.KERNEL, 1, 2)] * 20)
-
-    assert pooled(spans, MOST) == spans
 
 
 def test_long_spans_keep_their_place():
@@ -119,34 +109,3 @@ def test_the_narrowest_gaps_count_as_part(groups, most):
     assert sum(max(len(its) - 1, 0) for its in found) == min(len(gaps), most)
     more = sum(map(length, found)) - sum(map(length, apart))
     assert more == sum(gaps[: max(len(gaps) - most, 0)])
-
-
-def test_the_json_of_the_profiler_is_read():
-    """A trace as torch writes it on a GPU has direction, memory, bytes and device."""
-
-    def event(name, cat, ts, dur, **args):
-        return {
-            "ph": "X",
-            "name": name,
-            "cat": cat,
-            "ts": ts,
-            "dur": dur,
-            "pid": 0,
-            "tid": 1,
-            "args": args,
-        }
-
-    events = [
-        event("begin", "user_annotation", 0, 1),
-        event(PAGEABLE, "gpu_memcpy", 10, 100, device=0, stream=7, bytes=4096),
-        event("sgemm", "kernel", 60, 100, device=0, stream=7),
-        event("end", "user_annotation", 300, 1),
-    ]
-
-    read = kineto.read(json.dumps({"traceEvents": events}), "begin", "end")
-
-    kinds = [(each.kind, each.name, each.nbytes) for each in read.spans]
-    assert kinds == [
-        (SpanKind.COPY, PAGEABLE, 4096),
-        (SpanKind.KERNEL, "sgemm", None),
-    ]

@@ -85,8 +85,3 @@ def test_the_running_cell_has_its_number_in_every_version(counted, numbers, runn
     shell = SimpleNamespace(compile=compiler, execution_count=counted)
 
     assert frontend.running_cell(shell) == running
-
-
-def test_no_shell_runs_no_cell():
-    """As in a script."""
-    assert frontend.running_cell(None) is None

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_doctor.answer_doctor import DoctorReport
 from gpumagic.report.record import Record
 from tests.gpu_doctor.samples import SAMPLES
@@ -79,14 +78,3 @@ def test_the_parts_of_a_report_are_told_and_shown_by_their_words():
     assert summary not in str(report)
     assert summary in str(report.show(name))
     assert all(each in str(report.show()) for each in report.parts.values())
-
-
-def test_a_part_that_is_not_there_is_refused_with_those_that_are():
-    """A misspelt word is met by the words that could be meant."""
-    report = dict(SAMPLES)["laptop"]
-
-    with pytest.raises(GpuMagicError) as refused:
-        report.show("nothing")
-
-    assert "no part 'nothing'" in refused.value.problem
-    assert all(name in refused.value.hint for name in report.parts)

@@ -123,18 +123,6 @@ def test_independent_values_lose_nothing_by_honesty():
     assert robust.honest_interval([3.0] * 9) == naive_interval([3.0] * 9)
 
 
-def test_a_slow_wandering_under_noise_is_worth_few_values():
-    """Noise hides it from the nearest neighbour, and not from the sides it is on."""
-    noise = random.Random(3)
-    slow = list(remembering(noise, 300, 0.98))
-    values = [each * math.exp(noise.gauss(0, 0.05)) for each in slow]
-
-    by_neighbours = robust.autocorrelation(values)
-
-    assert by_neighbours < 0.8
-    assert robust.effective_count(values) < 300 * (1 - by_neighbours) / 2
-
-
 @pytest.mark.parametrize("value", [0.1, 1e-9, 5.032609375e-06, 0.0])
 def test_equal_values_resemble_nothing(value):
     """A clock that always says the same gives no correlation."""
@@ -165,21 +153,6 @@ def test_ranks_shift_as_wilcoxon_counts_them():
     assert robust.rank_shift(low, high) == pytest.approx(2.6112, abs=1e-4)
     assert robust.rank_shift(high, low) == -robust.rank_shift(low, high)
     assert robust.rank_shift(low, low) == 0.0
-
-
-def test_an_honest_interval_is_no_wider_than_its_values_are_worth():
-    """Values worth a third of their number give one less than twice as wide."""
-    noise, wider = random.Random(5), []
-
-    for _ in range(200):
-        values, state = [], 0.0
-        for _ in range(100):
-            state = 0.5 * state + noise.gauss(0, 1)
-            values.append(state)
-        honest, naive = robust.honest_interval(values), naive_interval(values)
-        wider.append((honest.high - honest.low) / (naive.high - naive.low))
-
-    assert 1.3 < robust.median(wider) < 2.3
 
 
 def test_what_wanders_by_less_than_a_tenth_of_the_effect_is_told():

@@ -6,6 +6,7 @@ import pytest
 
 import gpumagic
 from tests import own_process
+from tests.simulator.interrupting import other_process
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,27 @@ def kept_box(request, kept, machine):
     if not kept or not kept[-1].is_on:
         kept[:] = [gpumagic.simulate(**machine)]
     return kept[-1]
+
+
+@pytest.fixture
+def one_thread():
+    """Let torch compute in the thread that asks, which needs no others for so little.
+
+    A forked child has none, and cores may be few.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def sender():
+    """Another process that interrupts this one when told to."""
+    with other_process() as one:
+        yield one
 
 
 def _switch_off(boxes):

@@ -59,19 +59,6 @@ def test_the_line_has_all_that_the_machine_was_made_with():
     )
 
 
-def test_a_gpu_is_slowed_down_and_no_longer():
-    """`slow` ends with its block."""
-    box = Box("4xh100")
-
-    with box.slow(gpu=3, by=1.5):
-        inside = [each.slower for each in box.machine.all_gpus]
-
-    assert inside == [1.0, 1.0, 1.0, 1.5]
-    assert box.machine.all_gpus[3].slower == 1.0
-    with pytest.raises(GpuMagicError, match="no GPU 7"):
-        box.slow(gpu=7, by=2)
-
-
 def test_without_torch_it_is_said_what_is_missing():
     """Nothing can be simulated then: the error says how to get torch."""
     program = (

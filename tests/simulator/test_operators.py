@@ -6,11 +6,8 @@ import pytest
 
 from gpumagic.simulator.operators import (
     Kind,
-    convolution_rule,
     dtype_word,
     rule_for,
-    softmax_rule,
-    strided_rule,
 )
 
 
@@ -51,22 +48,6 @@ def test_operators_with_an_answer_for_the_host_wait():
         assert rule_for(f"aten::{name}").waits, name
     for name in ("nonzero_static", "masked_fill.Scalar", "index.Tensor", "mm"):
         assert not rule_for(f"aten::{name}").waits, name
-
-
-def test_awkward_shapes_go_by_the_harder_rule():
-    """Few channels, long rows and strides each cost extra, and only they."""
-    conv = rule_for("aten::convolution")
-    soft, log = rule_for("aten::_softmax"), rule_for("aten::_log_softmax")
-    add = rule_for("aten::add.Tensor")
-
-    assert convolution_rule(conv, 16, 32) is conv
-    assert convolution_rule(conv, 3, 64) is conv.harder
-    assert convolution_rule(conv, 64, 31) is conv.harder
-    assert softmax_rule(soft, 4096, 4) is soft
-    assert softmax_rule(soft, 10**6, 4) is soft.harder
-    assert softmax_rule(log, 1024, 4) is log
-    assert softmax_rule(log, 4096, 4) is log.harder
-    assert strided_rule(add) is add.harder
 
 
 def test_only_fp32_is_rounded_to_tf32_and_only_where_that_is_allowed():

@@ -10,12 +10,6 @@ from tests.notebook.shells import see_in_kernel
 pytest.importorskip("torch")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def there_is_a_simulator():
-    """Its cells switch it on."""
-    own_process.require_simulator()
-
-
 CELLS = [
     "import torch, warnings, gpumagic; box = gpumagic.simulate('h100')",
     "warnings.simplefilter('always'); side = torch.sim.Stream()",
@@ -30,6 +24,8 @@ with side:
 @pytest.mark.kernel
 def test_a_warning_names_the_cell_and_shows_its_line():
     """No temporary file of the shell's is named; a cell run again is told of again."""
+    own_process.require_simulator()
+
     *_, seen, again = see_in_kernel([*CELLS, CELLS[-1]])
 
     first, *_, last = seen.printed.strip().splitlines()

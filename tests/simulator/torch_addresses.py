@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import io
-
 import pytest
 import torch
 
@@ -37,20 +34,3 @@ def test_addresses_are_those_of_the_snapshot(device):
     assert set(addresses) == blocks_in_use(device)
     assert len(set(addresses)) == len(tensors)
     assert all(each % 512 == 0 for each in addresses)
-
-
-def test_sharing_is_found_as_ever(device):
-    """What torch, files and copy know to be shared is shared in what they make."""
-    x = torch.arange(10.0, device=device)
-    pair = x, x[4:]
-    copies = [copy.deepcopy(pair)]
-    for zipped in (True, False):
-        file = io.BytesIO()
-        torch.save(pair, file, _use_new_zipfile_serialization=zipped)
-        file.seek(0)
-        copies.append(torch.load(file))
-
-    for whole, part in copies:
-        assert part.untyped_storage().data_ptr() == whole.data_ptr() != x.data_ptr()
-        assert part.data_ptr() == whole.data_ptr() + 16
-        assert part.tolist() == x[4:].tolist()

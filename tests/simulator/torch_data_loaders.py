@@ -6,16 +6,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 RE_INITIALISE = "Cannot re-initialize CUDA in forked subprocess"
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Let torch compute in the thread that asks: a forked child has no others."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Numbers(Dataset):

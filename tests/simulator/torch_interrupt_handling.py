@@ -10,16 +10,8 @@ import pytest
 import torch
 
 import gpumagic
-from tests.simulator.interrupting import other_process
 
 WAIT_S = 120
-
-
-@pytest.fixture(scope="module")
-def sender():
-    """Another process that interrupts this one when told to."""
-    with other_process() as one:
-        yield one
 
 
 @pytest.mark.parametrize(

@@ -8,28 +8,13 @@ import pytest
 import torch
 
 from tests.simulator.allocator_check import verify
-from tests.simulator.interrupting import other_process
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 INTERRUPTS = 400
 MOST_MISPLACED = 4
 BLOCK_BYTES = 512  # what the allocator rounds to
 MOST_LOST_BYTES = 32 * BLOCK_BYTES
-
-
-@pytest.fixture(scope="module")
-def sender():
-    """Another process that interrupts this one when told to."""
-    with other_process() as one:
-        yield one
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Keep torch from waiting for cores that others use: each step is a small one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Training:

@@ -43,11 +43,3 @@ def test_the_same_seed_gives_the_same_numbers(name):
     assert first == again
     assert first != second
     assert host_before.equal(host_after)
-
-
-def test_a_generator_of_another_device_is_refused():
-    """What is drawn on one GPU cannot take its numbers from elsewhere, as on CUDA."""
-    with pytest.raises(
-        RuntimeError, match=r"device type for generator|generator.*device"
-    ):
-        torch.randn(2, device="sim:0", generator=torch.Generator())

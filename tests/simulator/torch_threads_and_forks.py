@@ -14,18 +14,11 @@ import torch
 
 from tests.simulator.allocator_check import verify
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 RE_INITIALISE = "Cannot re-initialize CUDA in forked subprocess"
 THREADS, STEPS = 6, 15
 PATIENCE_S = 120
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Let torch compute in the thread that asks: a forked child has no others."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def in_threads(work, arguments):
