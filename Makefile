@@ -14,7 +14,6 @@ IPYTHON_BETWEEN := 8.37.0
 
 # What depends on IPython: all that runs in a shell, but not what only reads words.
 SHELL_TESTS := tests/notebook --ignore=tests/notebook/test_arguments.py \
-    --ignore=tests/notebook/test_magics.py --ignore=tests/notebook/test_session.py \
     --ignore=tests/notebook/test_demo.py \
     tests/gpu_select/test_watch.py tests/gpu_select/test_magic.py \
     tests/gpu_mem/test_free_in_shells.py tests/gpu_mem/test_names_held.py

@@ -84,9 +84,13 @@ CELLS = {
     "a captured cell in ours": "%%cuda_sync_time -q\n%%capture caught\n5",
     "a syntax error": "if",
     "an await": "import asyncio\nawait asyncio.sleep(0, 3)",
+    "an await in a captured cell": (
+        "%%capture caught\nimport asyncio\nawait asyncio.sleep(0)"
+    ),
     "an exit from a function": "import sys\nsys.exit(1)",
     "an interrupt": "raise KeyboardInterrupt",
     "nothing": "   ",
+    "a comment": "# nothing",
     "a mode that goes off in mid-cell": "%cuda_sync_time off\n8",
     "a mode that comes on in mid-cell": (
         "%cuda_sync_time off\n%cuda_sync_time on\nget_ipython().run_cell('9').result"
@@ -271,13 +275,36 @@ def _modes_that_cost_nothing(shell, told):
         every_cell.switch_off(mode)
 
 
-@pytest.mark.parametrize("body", ["7", "1 / 0", "%%capture caught\n7", "if"])
-def test_ctrl_c_on_any_line_of_ours_leaves_the_shell_whole(body, shell):
+@contextlib.contextmanager
+def _modes_of_the_magics(shell, told):
+    """Those of %cuda_sync_time and %gpu_mem, in a notebook without torch.
+
+    Where other tests have imported it there is much more to look at, and as slowly.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(sys.modules, "torch", raising=False)
+        patch.setattr("gpumagic.cuda_sync_time.notebook.display", told.append)
+        shell.run_cell(ON)
+        yield
+        shell.run_cell(OFF)
+
+
+@pytest.mark.parametrize(
+    ("body", "modes"),
+    [
+        ("7", _modes_of_the_magics),
+        ("7", _modes_that_cost_nothing),
+        ("1 / 0", _modes_that_cost_nothing),
+        ("%%capture caught\n7", _modes_that_cost_nothing),
+        ("if", _modes_that_cost_nothing),
+    ],
+)
+def test_ctrl_c_on_any_line_of_ours_leaves_the_shell_whole(body, modes, shell):
     """The cell ends or is interrupted, the next one runs and is told, all goes out."""
     told = []
     shell.run_line_magic("xmode", "Minimal")  # drawing tracebacks is not the point
     loaded = fingerprint(shell)
-    with _modes_that_cost_nothing(shell, told):
+    with modes(shell, told):
         on = fingerprint(shell)
         assert _strikes(shell, body, told, on) > 10
     assert fingerprint(shell) == loaded

@@ -27,12 +27,15 @@ CASES: dict[str, str] = {
     "the last expression is shown": "a + 1",
     "a display comes before the value": "display('first')\n'value'",
     "a trailing semicolon silences": "a + 1;",
+    "a semicolon before a comment silences": "a + 1;  # done",
     "a semicolon inside a string does not": "'a;'",
     "None is not shown": "None",
     "the underscore is the last value": "_",
     "a printed line": "print('a    b')",
+    "a multi-line string is unchanged": 's = """a\nb\n  c"""\ns',
     "a line magic": "%alias_magic pw pwd\n5",
     "a line magic's value is assigned": "here = %pwd\nhere == os.getcwd()",
+    "a shell command": "!echo from the shell",
     "a shell command's lines": "lines = !echo one && echo two\nlines[1]",
     "braces in the code are code": "a = 3\nf'{a!r} {a}'",
     "a question mark": "len?\n6",
@@ -45,13 +48,18 @@ CASES: dict[str, str] = {
     ),
     "from __future__ holds on": "def g(x: missing): ...\ng.__annotations__",
     "an await": "import asyncio\nawait asyncio.sleep(0.01, 'awaited')",
+    "a silenced await": "await asyncio.sleep(0, 'silenced');",
+    "an assignment after an await": "b = await asyncio.sleep(0, 7)\nb",
     "an async for": (
         "async def agen():\n    yield 1\nasync for each in agen():\n    print(each)"
     ),
+    "an async comprehension": "[each async for each in agen()]",
     "an error after an await": "await asyncio.sleep(0)\n1/0",
     "a traceback": "def divide(n):\n    return 1 / n\n\ndivide(0)",
     "a traceback into an earlier cell": "x = 1\n\ndivide(0)",
+    "a traceback under a loop": "for i in range(3):\n    if i == 2:\n        divide(0)",
     "a multi-line statement": "divide(\n    0\n)",
+    "an exception group of one": "raise ValueError('a', 2)",
     "a chained exception": (
         "try:\n    1/0\nexcept ZeroDivisionError as e:\n    raise KeyError('k') from e"
     ),
@@ -59,15 +67,21 @@ CASES: dict[str, str] = {
     "and stay": "c",
     "a syntax error": "d = 1\nif d\n    print(d)",
     "a syntax error runs nothing": "'d' in globals()",
+    "an indentation error": "if True:\nd = 1",
+    "an unterminated string": "d = 'abc",
     "a return outside a function": "e = 1\nreturn e",
     "an await of nothing awaitable": "await 3",
     "the source of a function": (
         "import inspect\ndef h(x):\n    # a comment\n    return x\ninspect.getsource(h)"
     ),
+    "the source of a class": (
+        "class K:\n    def m(self):\n        return 1\ninspect.getsource(K)"
+    ),
     "the line number of a function": "def k(): pass\nk.__code__.co_firstlineno",
     "a nested cell's value": "nested = get_ipython().run_cell('1 + 1')\nnested.result",
     "a nested cell in mid-cell": "get_ipython().run_cell('5')\nprint('after')\n6",
     "a nested cell that fails": "get_ipython().run_cell('1/0').success",
+    "a nested silent cell": "get_ipython().run_cell('7', silent=True).success",
     "a value shown in mid-cell": "sys.displayhook(8)\n9",
     "a traceback shown in mid-cell": (
         "try:\n    1/0\nexcept ZeroDivisionError:\n"
@@ -76,6 +90,9 @@ CASES: dict[str, str] = {
     "a nested %%time": "%%capture timed\n%%time\nt = 11\nt",
     "what it printed": "'Wall time' in timed.stdout, t",
     "a nested %%timeit": "%%capture timed\n%%timeit -n 1 -r 1\npass",
+    "a nested %%prun": "%%capture timed\n%%prun -q\nu = 12",
+    "a cell magic in a captured one": "%%capture outer\n%%capture inner\nprint('x')\n1",
+    "what both have captured": "outer.stdout, inner.stdout",
     "a script": (
         "_ = open('script.py', 'w').write('v = 13\\nprint(v)')\n%run script.py\nv"
     ),
@@ -130,15 +147,22 @@ CASES: dict[str, str] = {
         "ip.events.register('post_run_cell', lambda *_: fired.append('post'))"
     ),
     "hooks fire once": "len(fired)",
+    "every expression, if so configured": (
+        "get_ipython().ast_node_interactivity = 'all'"
+    ),
+    "all are shown": "1\n2\n3",
     "assignments, if so configured": (
         "get_ipython().ast_node_interactivity = 'last_expr_or_assign'"
     ),
     "the assigned name is shown": "z = 11",
+    "the annotated name is shown": "z: int = 12",
+    "a tuple target is not": "p, q = 1, 2",
     "nothing, if so configured": "get_ipython().ast_node_interactivity = 'none'",
     "nothing is shown": "99",
     "the usual, again": "get_ipython().ast_node_interactivity = 'last_expr'",
     "a decorator sees the name of its module": "def n(): pass\nn.__module__, __name__",
     "the history is what was typed": "len(In), len(Out)",
+    "a walrus at top level": "(w := 3) + w",
     "a pasted prompt": ">>> 3 + 4",
     "the namespace is clean": ("sorted(n for n in globals() if not n.startswith('_'))"),
     "the folder is clean": "sorted(os.listdir())",
