@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _MOST_TOLD = 2  # devices in the title
 _MOST_DRAWN = 2  # devices
 _WORTH_NAMING = 0.25  # of what a cell has left
+_MOST = 0.5
 _FROM_ZERO = 0.5  # of the peak: what never falls below is not drawn from zero on
 _MOST_NAMED = 3  # at the peak
 _LAST = 10**9
@@ -166,27 +167,34 @@ def _held_by_errors(report: CellReport) -> str:
 
 
 def _most(report: CellReport) -> str:
-    """Which line, or else which name, has most of what the cell left."""
+    """Which line leaks, or else what has most of what the cell left."""
     delta = known_sum([each.allocated_delta for each in report.changes]) or 0
-    growing = [line for line in report.lines or () if line.line]
-    line = max(growing, key=lambda each: each.left_bytes, default=None)
-    if line and line.line and line.left_bytes > max(_WORTH_NAMING * delta, 0):
-        place = line.line.where if line.number is None else f"line {line.number}"
-        return f"{place} left {bytes_text(line.left_bytes)}"
-    if delta <= 0 or report.holdings is None:
+    lines = [line for line in report.lines or () if line.line]
+    lines.sort(key=lambda each: -each.left_bytes)
+    for line in lines:
+        if line.grows and line.left_bytes > max(_WORTH_NAMING * delta, 0):
+            return f"{_place(line)} left {bytes_text(line.left_bytes)}"
+    if delta <= 0:
         return ""
     first = unwanted(report.holdings)
     if first is not None:
         more = first.nbytes if first.delta_bytes is None else first.delta_bytes
         if more > 0:
             return f"{bytes_text(more)} is held by {first.words}"
+    if lines and lines[0].left_bytes > _MOST * delta:
+        return f"{_place(lines[0])} made most of it: {bytes_text(lines[0].left_bytes)}"
+    holders = () if report.holdings is None else report.holdings.holders
     named = [
         (abs(each.delta_bytes), each)
-        for each in report.holdings.holders
+        for each in holders
         if each.delta_bytes and each.kind is not HolderKind.UNATTRIBUTED
     ]
     _, most = max(named, key=lambda each: each[0], default=(0, None))
     return f"{short(most.name)} {change_text(most.delta_bytes)}" if most else ""
+
+
+def _place(use: records.LineUse) -> str:
+    return f"line {use.number}" if use.number else use.line.where if use.line else ""
 
 
 # ------------------------------------------------------------------- the screen
