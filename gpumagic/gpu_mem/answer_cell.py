@@ -48,7 +48,6 @@ _LEGEND = (
     (_CACHED, "kept by torch for its next tensors"),  # the second, as in a balance
     (_PERHAPS, "up to the upper bound of the peak"),
 )
-_LEAKS = "%gpu_mem leaks"
 _PEAKS = {
     PeakKind.EXACT: "The peak is exact, by the allocator's own counter.",
     PeakKind.BOUND: (
@@ -122,8 +121,10 @@ def headline(report: CellReport) -> str:
         error = report.failed.partition(":")[0]
         error = short(error) if error.isidentifier() else "an error"
         said[0] = f"failed with {error}: {said[0]}"
-        if held := _held_by_errors(report):
-            said.append(f"{held} is held by the failed call")
+        if "OutOfMemory" in report.failed:
+            said.append("%gpu_mem why says what was in the way")
+        elif held := _held_by_errors(report):
+            said.append(f"{held} is held by the failed call: %gpu_mem leaks")
     elif most := _most(report):
         said.append(most)
     name = report.code.name
@@ -218,7 +219,10 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
         yield curve(most, report)
     elif counted:
         yield _bars(counted, setting)
-    told = tuple(_notes(report))
+    told = notes(report.badges, setting)
+    if report.lines_partial:
+        full = "the recording was full: the oldest steps are lost, lines took more"
+        told = (kit.Note("warning", full), *told)
     yield from told
     room = MOST_ROWS - 2 * min(len(told), MOST_NOTES) - 2 * recorded  # a curve is high
     if report.lines is not None:
@@ -243,22 +247,6 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
     said += [_STEPS] if courses else []
     remarks = (kit.Note("note", remark) for remark in report.remarks)
     yield kit.how_measured(kit.Paragraph("\n".join(said)), *remarks)
-
-
-def _notes(report: CellReport) -> Iterator[kit.Note]:
-    """What leads to an action, the most serious first."""
-    from gpumagic import drawing as kit
-
-    if report.failed is not None and _held_by_errors(report):
-        said = "frames of the error keep their tensors alive until they are let go of"
-        yield kit.Note("problem", said, _LEAKS)
-    if report.lines_partial:
-        said = "the recording was full: the oldest steps are lost, lines took more"
-        yield kit.Note("warning", said)
-    if report.failed is not None and "OutOfMemory" in report.failed:
-        said = "the cell ended since no memory was left"
-        yield kit.Note("problem", said, "%gpu_mem why")
-    yield from notes(report.badges, report.setting)
 
 
 def _bars(

@@ -426,8 +426,9 @@ def _free_parts(report: FreeReport) -> Iterator[kit.Part]:
     if any((each.back_bytes or 0) > 0 for each in found):
         give = f"torch.{report.setting.kind}.empty_cache() gives it to the device"
         yield kit.Note("note", _KEPT, give, "kept by torch")
-    elif report.lost and not any(each.back_bytes for each in found):
-        yield kit.Note("note", "other names may hold it; this shows which", "%gpu_mem")
+    elif any(each.after.allocated_bytes for each in found):
+        said = "other names hold what is in use; this shows which"
+        yield kit.Note("note", said, "%gpu_mem")
     yield from (kit.Note("note", remark) for remark in report.remarks)
 
 

@@ -86,6 +86,9 @@ def _parts(report: MapReport) -> Iterator[kit.Part]:
         yield picture
     if rows := held_back(report.segments):
         yield held_back_table(rows, report.setting).beginning(room)
+    if free.total():
+        said = "whether a tensor fits now, and what to do if not"
+        yield kit.Note("note", said, "%gpu_mem fit 2GiB", said)
     yield kit.how_measured(kit.Paragraph(_HOW))
 
 

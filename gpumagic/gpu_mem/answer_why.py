@@ -92,7 +92,7 @@ class Verdict(Record):
         limits = " under the limit of this process" if self.is_capped else ""
         if self.pools_bytes:
             limits += f", with {bytes_text(self.pools_bytes)} kept for graphs"
-        may_take = "this process may take" if self.is_capped else "the device has"
+        may_take = "this process may take" if self.is_capped else "the device can give"
         return {"limits": limits, "may_take": may_take}
 
 
@@ -447,9 +447,10 @@ def why_headline(report: WhyReport) -> str:
 def _why_sentences(report: WhyReport, oom: records.OomFacts) -> Iterator[str]:
     """All that is true of it, the most telling first."""
     alive, gone = "too much else is alive", report.held.gone_bytes
+    clauses = report.verdict.clauses()
     if gone > (oom.allocated_bytes or 0) / 2:
         alive = f"{bytes_text(gone)} of what was alive then is free again"
-    clauses = report.verdict.clauses()
+        clauses["limits"] = ""
     for cause in report.verdict.causes:
         yield _CAUSES[cause].why.format(alive=alive, **clauses)
 
