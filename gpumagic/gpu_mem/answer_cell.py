@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 _MOST_TOLD = 2  # devices in the title
 _MOST_DRAWN = 2  # devices
 _WORTH_NAMING = 0.25  # of what a cell has left
-_MOST = 0.5
 _FROM_ZERO = 0.5  # of the peak: what never falls below is not drawn from zero on
 _MOST_NAMED = 3  # at the peak
 _LAST = 10**9
@@ -117,15 +116,17 @@ def headline(report: CellReport) -> str:
         said = [f"{_delta(together)} {where} together", f"the most: {largest}"]
     if not changes:
         said = ["no memory moved on any device"]
+    holders = () if report.holdings is None else report.holdings.holders
     if report.failed is not None:
         error = report.failed.partition(":")[0]
         error = short(error) if error.isidentifier() else "an error"
         said[0] = f"failed with {error}: {said[0]}"
+        held = sum(e.own_bytes for e in holders if e.kind is HolderKind.ERROR)
         if "OutOfMemory" in report.failed:
             said.append("%gpu_mem why says what was in the way")
-        elif held := _held_by_errors(report):
-            said.append(f"{held} is held by the failed call: %gpu_mem leaks")
-    elif most := _most(report):
+        elif held:
+            said.append(f"{bytes_text(held)} is held by a failed call: %gpu_mem leaks")
+    elif most := _most(report, holders):
         said.append(most)
     name = report.code.name
     return f"{short(name)}: {'; '.join(said)}" if name else "; ".join(said)
@@ -160,14 +161,7 @@ def _size(change: records.DeviceChange) -> tuple[int, int]:
     return abs(change.allocated_delta or 0), change.peak.low_bytes or 0
 
 
-def _held_by_errors(report: CellReport) -> str:
-    """How much the frames of errors hold; empty where that is nothing."""
-    holders = () if report.holdings is None else report.holdings.holders
-    nbytes = sum(e.own_bytes for e in holders if e.kind is HolderKind.ERROR)
-    return bytes_text(nbytes) if nbytes else ""
-
-
-def _most(report: CellReport) -> str:
+def _most(report: CellReport, holders: Sequence[records.Holder]) -> str:
     """Which line leaks, or else what has most of what the cell left."""
     delta = known_sum([each.allocated_delta for each in report.changes]) or 0
     lines = [line for line in report.lines or () if line.line]
@@ -182,9 +176,8 @@ def _most(report: CellReport) -> str:
         more = first.nbytes if first.delta_bytes is None else first.delta_bytes
         if more > 0:
             return f"{bytes_text(more)} is held by {first.words}"
-    if lines and lines[0].left_bytes > _MOST * delta:
+    if lines and 2 * lines[0].left_bytes > delta:
         return f"{_place(lines[0])} made most of it: {bytes_text(lines[0].left_bytes)}"
-    holders = () if report.holdings is None else report.holdings.holders
     named = [
         (abs(each.delta_bytes), each)
         for each in holders

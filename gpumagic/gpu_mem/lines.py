@@ -12,7 +12,8 @@ import ast
 import contextlib
 import linecache
 from collections import Counter, defaultdict
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.simulated import simulated_box
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 _RUN_AGAIN = "run the cell again to see its lines and its exact peak"
 _UNKNOWN = ("", "??", "<unknown>")
 _MOST_STRETCHES = 240
-_LOOPS = ast.For, ast.AsyncFor, ast.While
 
 
 class Recording:
@@ -168,38 +168,31 @@ def _growing(events: Events) -> Iterator[Spot]:
 
     A pass ends where another line goes on; of a line that is alone in its loop each
     piece is a pass. What is kept from the first pass on, or replaced in each, is no
-    growth: there has to be more in the first half of the passes and in the second,
-    besides the last one.
+    growth: more has to stay of the first half of the passes and of the second, besides
+    the last one.
     """
     passes: Counter[Spot | None] = Counter()
     pieces: Counter[Spot | None] = Counter()
     at: dict[int, tuple[int, int]] = {}  # by address: of which pass, and which piece
-    last: Spot | None = None
-    for event in events:
-        passes[event.spot] += not passes[event.spot] or event.spot != last
-        pieces[event.spot] += event.taken
-        at[event.address] = passes[event.spot], pieces[event.spot]
-        last = event.spot
-    kept: defaultdict[Spot | None, list[tuple[int, int]]] = defaultdict(list)
+    for spot, its in groupby(events, key=attrgetter("spot")):
+        passes[spot] += 1
+        for event in its:
+            pieces[spot] += event.taken
+            at[event.address] = passes[spot], pieces[spot]
+    left: defaultdict[Spot | None, list[tuple[int, int]]] = defaultdict(list)
     for event in alive_after(events, len(events)):
-        kept[event.spot].append(at[event.address])
-    for spot, places in kept.items():
+        left[event.spot].append(at[event.address])
+    for spot, places in left.items():
         loop = _loop_of(spot) if spot and len(places) > 1 else None
         if spot is None or loop is None:
             continue
-        by_piece = passes[spot] == 1 and {spot} == {
-            each
-            for each in passes
-            if each and each.file == spot.file and each.line in loop
-        }
+        alone = {(spot.file, number) for number in loop} & passes.keys() == {spot}
+        by_piece = alone and passes[spot] == 1
         count = pieces[spot] if by_piece else passes[spot]
-        numbers = {place[by_piece] for place in places}
-        early = any(2 * number <= count for number in numbers)
-        late = any(
-            count < 2 * number and (number < count or count == 2) for number in numbers
-        )
+        of = {place[by_piece] for place in places}
+        late = any(count / 2 < number <= count - (count > 2) for number in of)
         # Two passes outside of a loop may be two calls.
-        if early and late and (loop or count > 2):
+        if min(of) <= count / 2 and late and (loop or count > 2):
             yield spot
 
 
@@ -214,13 +207,12 @@ def _loop_of(spot: Spot) -> range | None:
     except (SyntaxError, ValueError):  # its source is gone, or is no Python
         return loop
     for node in ast.walk(tree):
-        if isinstance(node, (*_LOOPS, ast.FunctionDef)):
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.While, ast.FunctionDef)):
             lines = range(node.body[0].lineno, (node.end_lineno or 0) + 1)
-            if spot.line not in lines:
-                continue
-            if not isinstance(node, ast.FunctionDef):
+            inside = spot.line in lines
+            if inside and not isinstance(node, ast.FunctionDef):
                 loop = lines
-            elif node.name == "__init__":
+            elif inside and getattr(node, "name", "") == "__init__":
                 return None
     return loop
 

@@ -225,6 +225,18 @@ def test_every_cause_is_told_whatever_is_known(cause):
         assert not re.search(r"None|[{}]|unknown", f"{drawing.title} {sentence}")
 
 
+def test_a_limit_is_not_told_of_what_is_free_again():
+    """What was alive then and went is no matter of the limit of this process."""
+    verdict, held = Verdict((Cause.TOO_MUCH_LIVE,), is_capped=True), samples.LIVE.held
+    now, then = (
+        replaced(samples.LIVE, verdict=verdict, held=replaced(held, gone_bytes=gone))
+        for gone in (0, gib(40))
+    )
+
+    assert now.drawing().title.endswith("is alive under the limit of this process")
+    assert then.drawing().title.endswith("what was alive then is free again")
+
+
 @patient
 @given(st.tuples(*[BYTES] * 7))
 def test_any_error_is_drawn(figures):

@@ -86,6 +86,12 @@ net = Net()
 for _ in range(2):
     model(x[:512]).sum().backward()
     optimizer.step(); optimizer.zero_grad()
+# state of the first step, beside a function: line 5 made most of it: 1.00 MiB
+def forward():
+    model(x[:512]).sum().backward()
+for _ in range(2):
+    forward()
+    optimizer.step(); optimizer.zero_grad()
 # a buffer: line 5 made most of it: 8.00 MiB
 buffer = None
 for _ in range(4):
@@ -188,18 +194,20 @@ def test_a_failing_cell_keeps_its_error(shell, shown):
     held = [each for each in report.holdings.holders if each.kind is HolderKind.ERROR]
     assert [each.own_bytes for each in held] == [4 * MIB]
     assert "failed with ZeroDivisionError: +4.00 MiB on sim:0" in flat(report)
-    assert "; 4.00 MiB is held by the failed call: %gpu_mem leaks" in flat(report)
+    assert "; 4.00 MiB is held by a failed call: %gpu_mem leaks" in flat(report)
 
 
-def test_an_out_of_memory_error_is_explained_also_when_it_is_gone(shell):
+def test_an_out_of_memory_error_is_explained_also_when_it_is_gone(shell, shown):
     """What was asked for, where, and what to do; `free` does not forget it."""
     with pytest.raises(torch.OutOfMemoryError):
-        run(shell, "n = 1 << 40\ny = torch.empty(n, device='sim')")
+        run(shell, "%%gpu_mem\nn = 1 << 40\ny = torch.empty(n, device='sim')")
+    (cell,) = shown
 
     report = run(shell, "%gpu_mem -o -q why")
     run(shell, "%gpu_mem -q free")
     again = run(shell, "%gpu_mem -o -q why")
 
+    assert "; %gpu_mem why says what was in the way" in cell.drawing().title
     assert report.oom.requested_bytes == 4 << 40
     assert report.oom.line.source == "y = torch.empty(n, device='sim')"
     assert report.oom.cell == 1
