@@ -86,7 +86,7 @@ net = Net()
 for _ in range(2):
     model(x[:512]).sum().backward()
     optimizer.step(); optimizer.zero_grad()
-# state of the first step, beside a function: line 5 made most of it: 1.00 MiB
+# state of the first step, beside a function: line 6 made most of it: 1.00 MiB
 def forward():
     model(x[:512]).sum().backward()
 for _ in range(2):
