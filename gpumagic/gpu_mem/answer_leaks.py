@@ -427,8 +427,7 @@ def _free_parts(report: FreeReport) -> Iterator[kit.Part]:
         give = f"torch.{report.setting.kind}.empty_cache() gives it to the device"
         yield kit.Note("note", _KEPT, give, "kept by torch")
     elif any(each.after.allocated_bytes for each in found):
-        said = "other names hold what is in use; this shows which"
-        yield kit.Note("note", said, "%gpu_mem")
+        yield kit.Note("note", "other names hold what is in use", "%gpu_mem")
     yield from (kit.Note("note", remark) for remark in report.remarks)
 
 
