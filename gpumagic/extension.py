@@ -6,7 +6,7 @@ import importlib
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from gpumagic.notebook.cell_transform import CellTransform, keep_cell_numbers
+from gpumagic.notebook.cells import CellTransform, keep_cell_numbers
 from gpumagic.notebook.completion import Completion
 from gpumagic.notebook.session import GpuMagic, Session
 from gpumagic.report.frontend import settings_of

@@ -63,16 +63,6 @@ def test_asleep_they_change_nothing_and_awake_each_does_something(tree):
     assert len(changed) >= len(faults) // 2
 
 
-def test_the_same_seed_chooses_the_same_places(tree, tmp_path_factory):
-    """What is compared before and after was chosen alike."""
-    other = tmp_path_factory.mktemp("other")
-    (other / "gpumagic" / "room").mkdir(parents=True)
-    for file in (tree / "gpumagic" / "room").iterdir():
-        (other / "gpumagic" / "room" / file.name).write_text(file.read_text())
-
-    assert plant(tree, "room", 3, 7, first=1) == plant(other, "room", 3, 7, first=1)
-
-
 def test_they_lie_in_functions_and_not_in_words(tree):
     """Constants of the module, defaults, docstrings and formatted strings stay."""
     text = (tree / "gpumagic" / "room" / "judge.py").read_text()

@@ -24,9 +24,7 @@ def both(*words, **options):
 
 PROGRAMS = {
     "says and reads": "import sys; print(sys.stdin.read()); print(1, file=sys.stderr)",
-    "ends as it says": "import sys; sys.exit(3)",
     "ends with a sentence": "import sys; sys.exit('no')",
-    "ends without one": "import sys; sys.exit()",
     "is killed": "import os; os.kill(os.getpid(), 9)",
     "is told at its end": "import atexit; atexit.register(print, 'bye')",
     "waits for threads": (
@@ -36,13 +34,11 @@ PROGRAMS = {
     ),
     "knows its words": "import sys; print(sys.argv, __name__, sys.path[0])",
     "knows its folder": "import os; print(os.getcwd(), os.environ['HERE'])",
-    "refers to itself": "import sys; x = 1; print(sys.modules['__main__'].x)",
     "is warned": "import warnings; warnings.warn('so')",
     "imports nothing unasked": (
         "import sys\nfor name in ('IPython', 'torch', 'pytest'):\n"
         "    print(name in sys.modules)"
     ),
-    "imports": "import IPython; print(IPython.InteractiveShell, IPython.core)",
 }
 
 

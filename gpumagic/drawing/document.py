@@ -132,6 +132,7 @@ class Details:
     parts: tuple[Part, ...]  # what opens
     name: str = ""  # the word by which they are asked for; empty within other details
     is_open: bool = False  # whether they have been asked for
+    in_text_only: bool = False  # until then, as HTML has the same elsewhere
 
     def opened(self) -> Details:
         """The same, and all details within, for whoever has asked for them."""
@@ -139,6 +140,8 @@ class Details:
 
     def html(self) -> Html:
         """A `<details>`, which stays closed until it is asked for."""
+        if self.in_text_only and not self.is_open:
+            return Html("")
         inside = lines(part.html() for part in self.parts)
         # By which word it is asked for, for those who type.
         word = Html(f" {element('small', words(self.name))}" if self.name else "")

@@ -1,4 +1,4 @@
-"""What lies within what, with its share: lines below each other."""
+"""What lies within what, with its share: lines that open, and lines of text."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from gpumagic.drawing.ink import Glyphs
 
 _BAR, _NAME = 8, 8  # characters, of a name at least
-_MOST_HTML_LINES = 100
+_MOST_HTML_LINES = {False: 100, True: 400}  # where the whole was asked for, more
 _NAME_EM, _STEP_EM = 24, 1.2
+_INDENTED = f"padding-left:{_STEP_EM}em"
+_UNFOLDED = "padding-left:1.07em"  # as wide as the triangle before what opens
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,16 @@ class Branch:
     share: float  # of the whole, from 0 to 1
     said: str = ""  # what else is to be said of it
     below: tuple[Branch, ...] = ()  # what lies in it
-    is_open: bool = False  # whether that is in sight
+    is_open: bool = False  # whether that is in sight from the first
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Things within things, such as the modules of a model."""
+    """Things within things, such as the modules of a model.
+
+    HTML opens level by level. Text has what is in sight from the first, and the whole
+    where it is asked for.
+    """
 
     caption: str  # what lies within what
     headings: tuple[str, ...]  # of the figures
@@ -59,19 +65,45 @@ class Tree:
             yield from self._in_sight(each, level + 1)
 
     def html(self) -> Html:
-        """The lines, as many as a notebook can hold."""
-        every = [self._line_html(*line) for line in self._in_sight(self.root)]
-        shown = every[:_MOST_HTML_LINES]
-        if more := len(every) - len(shown):
-            shown.append(element("div", words(f"... and {count_text(more, 'line')}")))
+        """Lines that open; of very many the upper levels."""
         caption = element("div", words(self.caption), style="font-weight:600")
         return element(
             "div",
-            lines((caption, *shown)),
+            lines((caption, self._html(self.root, 0, self._html_depth()))),
             style=f"margin:0 0 .9em {INSET};line-height:1.6",
         )
 
-    def _line_html(self, level: int, branch: Branch, said: str) -> Html:
+    def _html_depth(self) -> int:
+        """How many levels a notebook can hold, one below the root at least."""
+        most = _MOST_HTML_LINES[self.whole]
+        level, count, depth = list(self.root.below), 1, 0
+        while level and (count := count + len(level)) <= most:
+            level = [each for branch in level for each in branch.below]
+            depth += 1
+        return max(depth, 1)
+
+    def _html(self, branch: Branch, level: int, depth: int) -> Html:
+        if not branch.below:
+            return element("div", self._line_html(branch, level), style=_UNFOLDED)
+        # What is in sight from the first is always there.
+        if level >= depth and not branch.is_open:
+            parts = count_text(len(branch.below), "part")
+            parts += "" if self.whole else ", by --show tree"
+            line = self._line_html(branch, level, parts)
+            return element("div", line, style=_UNFOLDED)
+        shown = branch.below[: _MOST_HTML_LINES[self.whole]]
+        inside = [self._html(each, level + 1, depth) for each in shown]
+        if more := len(branch.below) - len(shown):
+            said = words(f"... and {count_text(more, 'line')}")
+            inside.append(element("div", said, style=_UNFOLDED))
+        return element(
+            "details",
+            element("summary", self._line_html(branch, level), style="cursor:pointer"),
+            element("div", lines(inside), style=_INDENTED),
+            open="open" if branch.is_open or self.whole or not level else "",
+        )
+
+    def _line_html(self, branch: Branch, level: int, more: str = "") -> Html:
         figures = ", ".join(
             f"{figure} {heading}".rstrip()
             for heading, figure in zip(self.headings, branch.figures, strict=True)
@@ -89,10 +121,9 @@ class Tree:
             style="display:inline-block;width:5em;height:.7em;margin-right:.6em;"
             f"background:linear-gradient(90deg,{BLUE} {percent},{TRACK} {percent})",
         )
-        told = escape(f"{figures}; {said}" if said else figures)
-        style = f"padding-left:{_STEP_EM * level:.4g}em" if level else ""
+        told = "; ".join(filter(None, (figures, branch.said, more)))
         # Where styles are taken away, a blank alone keeps a name from its figures.
-        return element("div", Html(f"{name} {bar} {told}"), style=style)
+        return Html(f"{name} {bar} {escape(told)}")
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions

@@ -11,7 +11,8 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter, deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import first_line
@@ -31,13 +32,14 @@ from gpumagic.gpu_mem.names import (
     stray_errors,
     variables_of,
 )
-from gpumagic.gpu_mem.records import Leak, LeakKind, difference, short
+from gpumagic.gpu_mem.records import HolderKind, Leak, LeakKind, difference, short
 from gpumagic.gpu_mem.walk import ON_DEMAND, Budget
 from gpumagic.report.introspection import class_has
 from gpumagic.report.record import Record, Report
 from gpumagic.report.units import (
     UNKNOWN,
     bytes_text,
+    how_often,
     known_sum,
     listed,
 )
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
     from gpumagic.devices.storages import StorageKey
     from gpumagic.gpu_mem.balance import Reached
     from gpumagic.gpu_mem.names import Error
-    from gpumagic.gpu_mem.records import Counters, Setting
+    from gpumagic.gpu_mem.records import Counters, Holdings, Setting
 
     IsOwn = Callable[[Error], bool]
     Memory = Mapping[StorageKey, Reached]
@@ -71,7 +73,8 @@ _KEPT = (
     "torch keeps what came back for its next tensors: other processes cannot have it"
 )
 _HOW = (
-    "Looked at are errors and their frames, shown results, and graphs of variables.\n"
+    "Looked at are errors and their frames, shown results, and graphs of variables,\n"
+    "and names that hold more than at an earlier %gpu_mem or %%gpu_mem.\n"
     "What two of them hold is counted once in the sum."
 )
 _STRAY = "an error that something else holds"
@@ -93,6 +96,17 @@ _MOST_PASSES = 4  # a finaliser may let go of another cycle, and that of one mor
 
 
 @dataclass(frozen=True)
+class Growth(Record):
+    """A name that holds more than when it was first looked at."""
+
+    name: str
+    device: int
+    nbytes: int
+    grown_bytes: int
+    times: int  # at how many looks it held more than at the one before
+
+
+@dataclass(frozen=True)
 class LeakReport(Report):
     """What could be let go of, largest first."""
 
@@ -105,6 +119,7 @@ class LeakReport(Report):
     # what the frames of the error that is asked about hold besides: its run needed
     # it, so that it is no leak; with what could be changed there
     own: tuple[Leak, ...] = ()
+    grown: tuple[Growth, ...] = ()  # the steadiest growth first
 
     def drawing(self) -> kit.Drawing:
         """The answer, and each holder with what to type."""
@@ -113,6 +128,10 @@ class LeakReport(Report):
 
 def leaks_headline(report: LeakReport) -> str:
     """How much could come back, and from how many holders."""
+    if not report.leaks and report.grown:
+        first = report.grown[0]
+        more = bytes_text(first.grown_bytes)
+        return f"{short(first.name)} holds {more} more than when it was first seen"
     if not report.leaks:
         return _NO_LEAK
     least = "at least " if report.partial else ""
@@ -130,12 +149,21 @@ def _leak_parts(report: LeakReport) -> Iterator[kit.Part]:
     from gpumagic import drawing as kit
 
     leaks = report.leaks
+    if report.grown:
+        properties = (
+            words("Name", lambda each: short(each.name)),
+            devices(report.setting),
+            figures("Holds", lambda each: each.nbytes),
+            figures("More by", lambda each: each.grown_bytes),
+            words("Grew", lambda each: how_often(each.times)),
+        )
+        yield kit.Table.of("Names that grow", properties, report.grown)
     if leaks:
         yield leaks_table(leaks, report.setting)
         if any(leak.undo.startswith(FREE) for leak in leaks):
             said = "one command lets go of errors and shown results"
             yield kit.Note("note", said, FREE)
-    else:
+    elif not report.grown:
         yield kit.Note("note", _WATCH, "%%gpu_mem")
         yield kit.Note("note", _CYCLES, FREE)
     if report.partial:
@@ -159,6 +187,46 @@ def leaks_table(leaks: Sequence[Leak], setting: Setting) -> kit.Table:
     )
     caption = "Held, and probably not wanted"
     return kit.Table.of(caption, properties, leaks, name="leaks")
+
+
+# ------------------------------------------------------------------ names that grow
+
+_MOST_LOOKS = 10  # of each name
+_WORTH_NAMING = 1 << 20
+_GROW = (HolderKind.VARIABLE, HolderKind.MODULE, HolderKind.GRAPH)
+
+
+@dataclass
+class Looks:
+    """What each name held at the last few looks: numbers alone."""
+
+    held: dict[tuple[str, int], deque[int]] = field(default_factory=dict)
+
+    def add(self, holdings: Holdings | None) -> None:
+        """Names were looked at; round a cell, where they tell their change."""
+        for each in () if holdings is None else holdings.holders:
+            if each.kind in _GROW:
+                name = each.name, each.device
+                looks = self.held.setdefault(name, deque(maxlen=_MOST_LOOKS))
+                if not looks and each.delta_bytes:
+                    looks.append(each.reachable_bytes - each.delta_bytes)
+                looks.append(each.reachable_bytes)
+
+    def grown(self, now: Holdings) -> tuple[Growth, ...]:
+        """The names that hold more at this look than ever before."""
+        self.add(now)
+        names = dict.fromkeys((each.name, each.device) for each in now.holders)
+        looks = ((name, self.held[name]) for name in names if name in self.held)
+        found = [
+            Growth(*name, held[-1], held[-1] - held[0], _times(held))
+            for name, held in looks
+            if held[-1] == max(held) and held[-1] - held[0] >= _WORTH_NAMING
+        ]
+        return tuple(sorted(found, key=lambda each: (-each.times, -each.grown_bytes)))
+
+
+def _times(held: Iterable[int]) -> int:
+    return sum(after > before for before, after in pairwise(held))
 
 
 # ---------------------------------------------------------------- how they are found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
 
+    from gpumagic.gpu_mem.answer_leaks import LeakReport, Looks
+    from gpumagic.gpu_mem.api import Memory
     from gpumagic.gpu_mem.cell import OneCell
     from gpumagic.gpu_mem.names import KnownNames
     from gpumagic.gpu_mem.oom import LastOom
@@ -105,6 +108,7 @@ class MemoryMagics(GpuMagics):
         def after(outcome: Outcome) -> Any:
             watch.end(error=outcome.error)
             report = watch.report(code, value=outcome.value, error=outcome.error)
+            self._looks.add(report.holdings)
             return self.show(report, typed)
 
         return cells.run(
@@ -120,6 +124,12 @@ class MemoryMagics(GpuMagics):
         from gpumagic.gpu_mem.names import KnownNames
 
         return KnownNames(self.shell.user_ns, self.shell)
+
+    @cached_property
+    def _looks(self) -> Looks:
+        from gpumagic.gpu_mem.answer_leaks import Looks
+
+        return Looks()
 
     @cached_property
     def _last_oom(self) -> LastOom:
@@ -158,12 +168,20 @@ class MemoryMagics(GpuMagics):
         memory = Memory(self._names, lambda: self.session.driver)
         asked: dict[str, Callable[[], Report]] = {
             "map": memory.map,
-            "leaks": memory.leaks,
+            "leaks": lambda: self._leaks(memory),
             "free": memory.free,
             "why": lambda: memory.why(self._last_oom.seen()),
             "fit": lambda: memory.fit(parse_bytes(*values)),
         }
-        return asked.get(word, memory.snapshot)()
+        if word in asked:
+            return asked[word]()
+        now = memory.snapshot()
+        self._looks.add(now.holdings)
+        return now
+
+    def _leaks(self, memory: Memory) -> LeakReport:
+        grown = self._looks.grown(memory.holdings_now())
+        return replace(memory.leaks(), grown=grown)
 
 
 def _tell(watch: OneCell, code: Code) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _CODE = "__import__('gpumagic.gpu_ranks.on_engine', fromlist=['answer']).answer({!r})"
 _LATE_S = 3.0  # how long outputs may stay behind the end of their line
 _PAUSE_S = 0.005
+_BUSY_S = 1.0  # for what was begun just before, such as `scatter`
 _ENDS_S = 0.2
 HEARS_S = 1.0  # within which who hears Ctrl-C has come back
 
@@ -219,11 +220,19 @@ class Engines:
         return list(dict.fromkeys(found))
 
     def busy(self, targets: Sequence[int]) -> list[int]:
-        """Those among some that still run what was asked of them from here."""
-        sent = dict(getattr(self.client, "_outstanding_dict", {}))
-        numbers = getattr(self.client, "_engines", {})
-        running = {numbers.get(uuid) for uuid, messages in sent.items() if messages}
-        return [each for each in targets if each in running]
+        """Those among some that still run what was asked of them from here.
+
+        What was begun a moment ago, as by `scatter`, is given time to end.
+        """
+        until_s = time.monotonic() + _BUSY_S
+        while True:
+            sent = dict(getattr(self.client, "_outstanding_dict", {}))
+            numbers = getattr(self.client, "_engines", {})
+            running = {numbers.get(uuid) for uuid, messages in sent.items() if messages}
+            busy = [each for each in targets if each in running]
+            if not busy or time.monotonic() > until_s:
+                return busy
+            time.sleep(_PAUSE_S)
 
     def request(
         self, kind: str, targets: Iterable[int], each: Callable[[int], dict[str, Any]]

@@ -6,8 +6,11 @@ numbers. So the body goes through the shell's own transformers and compiler, all
 of it before the first stamp, and runs in the user's namespace. The last value is
 handed back, so that IPython shows it, after the second stamp.
 
-What `magic.py` hands to IPython may be awaitable: `cell_transform.py` sees to it
-that such a cell is awaited on the shell's own loop.
+IPython calls a cell magic without a loop, and draws a syntax error of its body through
+our frames. `CellTransform` mends both before IPython sees the magic: a body that awaits
+becomes an awaited call; one that does not compile is left to IPython, so that message,
+line numbers and "nothing was run" are those of a plain cell. It holds no state: IPython
+calls it for other reasons than running.
 """
 
 # ruff: noqa: S102, S307 - running the user's own code is what a cell is for
@@ -19,6 +22,7 @@ import inspect
 import io
 import itertools
 import linecache
+import re
 import tokenize
 from dataclasses import dataclass, field
 from time import perf_counter_ns
@@ -27,9 +31,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpumagic.report.frontend import cell_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from contextlib import ExitStack
     from types import CodeType, TracebackType
 
+_MAGIC_LINE = re.compile(r"%%(\w+)[ \t]*(.*?)\s*\Z", re.DOTALL)
 _MODES = {ast.Module: "exec", ast.Interactive: "single", ast.Expression: "eval"}
 
 _NO_CODE = (
@@ -320,3 +326,71 @@ def own_part(body: object, error: BaseException) -> BaseException:
             return error.with_traceback(traceback)
         traceback = traceback.tb_next
     return error.with_traceback(None) if isinstance(error, KeyboardInterrupt) else error
+
+
+# What IPython needs to see before it sees the magic --------------------
+
+
+class CellTransform:
+    """An input transform that knows the names of our cell magics."""
+
+    # Not asked by IPython when it only wonders whether an input is complete: its
+    # rule for the end of a cell magic looks at the first line, which we may change.
+    has_side_effects = True
+
+    def __init__(
+        self, shell: Any, names: Collection[str], elsewhere: Collection[str] = ()
+    ) -> None:
+        self._shell = shell
+        self._names = frozenset(names)
+        self._elsewhere = frozenset(elsewhere)
+
+    def __call__(self, lines: list[str]) -> list[str]:
+        """The lines of a cell, changed only where one of our magics needs it."""
+        match = _MAGIC_LINE.match(lines[0]) if lines else None
+        if match is None or match[1] not in self._names or len(lines) == 1:
+            return lines
+        body = "".join(lines[1:])
+        try:
+            awaits = self._awaits(body)
+        except (SyntaxError, ValueError, OverflowError):
+            return ["\n", *lines[1:]]
+        except Exception:  # noqa: BLE001 -- the magic meets it in its turn, and tells it
+            return lines
+        name, line = match.groups()
+        if not awaits or name in self._elsewhere:
+            return lines
+        call = f"get_ipython().run_cell_magic({name!r}, {line!r}, {body!r})"
+        return [f"await {call}\n"]
+
+    def _awaits(self, body: str) -> bool:
+        """Whether the body needs a loop; raises what compiling it raises."""
+        compiler = self._shell.compile
+        flags = compiler.flags
+        try:
+            tree = compiler.ast_parse(self._shell.transform_cell(body))
+            nodes = [ast.Module([node], []) for node in tree.body]
+            codes = compile_nodes(self._shell, nodes, "<cell>")
+        finally:
+            compiler.flags = flags  # a `from __future__` must not count yet
+        return any(code.co_flags & inspect.CO_COROUTINE for code in codes)
+
+
+def keep_cell_numbers(shell: Any, undo: ExitStack) -> None:
+    """From now on `shell.compile` knows each cell by its file, as from IPython 8 on.
+
+    The file of a kernel's cell is a hash of its text, which nobody recognises.
+    """
+    compiler = shell.compile
+    if hasattr(compiler, "_filename_map"):
+        return
+    cache, numbers = compiler.cache, {}
+
+    def numbered(code: str, number: int = 0, raw_code: str | None = None) -> str:
+        name: str = cache(code, number, raw_code)
+        numbers[name] = number
+        return name
+
+    compiler.cache, compiler._filename_map = numbered, numbers  # noqa: SLF001
+    undo.callback(delattr, compiler, "cache")
+    undo.callback(delattr, compiler, "_filename_map")

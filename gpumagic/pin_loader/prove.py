@@ -317,6 +317,7 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
     step: Callable[[Any], object],
     about_s: float,
     budget_s: float,
+    tell: Callable[[float], object] = lambda _: None,
 ) -> EndToEnd:
     """Run both loops in turn, as pairs A B B A, and say which is faster, if any is.
 
@@ -336,7 +337,7 @@ def end_to_end(  # noqa: PLR0913 -- two loaders, and what is known of both
         for loop in loops:
             stack.callback(loop.close)
         steps = _affordable(loops, about_s, budget_s)
-        pairs = _pairs(loops, steps, budget_s)
+        pairs = _pairs(loops, steps, budget_s, tell)
     return EndToEnd(verdict_of(pairs), steps)
 
 
@@ -356,7 +357,7 @@ def _affordable(loops: Sequence[Loop], about_s: float, budget_s: float) -> int:
 
 
 def _pairs(
-    loops: Sequence[Loop], steps: int, budget_s: float
+    loops: Sequence[Loop], steps: int, budget_s: float, tell: Callable[[float], object]
 ) -> list[tuple[float, float]]:
     """Seconds for a step of either loop, in the order A B, B A, A B ..."""
     for loop in loops:  # workers, libraries, memory: what is paid for once
@@ -369,6 +370,7 @@ def _pairs(
         took_s = {at: loops[at].run(steps) for at in (first, 1 - first)}
         pairs.append((took_s[0], took_s[1]))
         spent = (perf_counter() - began_s) / max(budget_s, 1e-9)
+        tell(max(spent, len(pairs) / _MOST_PAIRS))
     return pairs
 
 

@@ -92,6 +92,7 @@ class Case:
     report: LoaderReport
     step: feeding.CountedStep | None = None
     began_s: float = field(default_factory=time.monotonic)
+    tell: Callable[[float], object] = lambda _: None  # how far a stage has come
     undo: ExitStack = field(default_factory=ExitStack)  # ends with the last stage
     batch: Any = None  # a real one on the host; gone as soon as it is not needed
     batch_s: float = 0.0  # how long loading of one takes, by what is known now
@@ -307,6 +308,7 @@ def load(case: Case) -> Ending | None:
 def _measured(case: Case, count: int, budget_s: float) -> records.Loading:
     """Loading with so many workers; without any it is asked where nobody minds."""
     patience_s = max(case.options.budget_s, loading.PATIENCE_S / 6)
+    case.tell(1 - case.left_s / max(case.options.budget_s, 1e-9))
     how = {"budget_s": budget_s, "patience_s": patience_s}
     if count or not case.facts.workers:
         found = loading.measure_loading(case.trial_copy(workers=count), **how)
@@ -442,6 +444,7 @@ def prove_faster(case: Case) -> Ending:
             step=step,
             about_s=bounds.step_s(old, bounds.Way.BLOCKING),
             budget_s=max(case.left_s, budget_s / 4),
+            tell=case.tell,
         )
     case.note(end_to_end=proof)
     if case.report.bound is not None:
@@ -493,7 +496,17 @@ def investigate(
         if not case.starts_nothing:
             case.make_current()
         for run, share, note in stages:
-            progress(before / whole, note)
+
+            def tell(
+                part: float,
+                done: float = before,
+                share: float = share,
+                note: str = note,
+            ) -> object:
+                return progress((done + min(part, 1.0) * share) / whole, note)
+
+            case.tell = tell
+            tell(0.0)
             ending = run(case)
             if ending is not None:
                 break

@@ -106,11 +106,14 @@ def model_headline(report: ModelReport) -> str:
     said.append(bytes_text(root.stored_bytes) + (" in all" if state else ""))
     if len(root.devices) == 1:
         said.append(f"{listed(_float_dtypes(root), most=2)} on {root.devices[0]}")
-    odd = ", ".join(
-        f"{len(each.names):,} {_ODD[each.kind].counted}"
-        for each in report.odd[:_MOST_ODD_IN_TITLE]
-    )
-    return f"{report.expression}: {', '.join(said)}{odd and f'; {odd}'}"
+    title = f"{report.expression}: {', '.join(said)}"
+    if not report.odd:
+        return title
+    first, *others = report.odd[:_MOST_ODD_IN_TITLE]
+    # By their noun, as it is parameters that were counted before.
+    odd = [f"{count_text(len(first.names), 'tensor')} {_ODD[first.kind].counted}"]
+    odd += [f"{len(each.names):,} {_ODD[each.kind].counted}" for each in others]
+    return f"{title}; {', '.join(odd)}"
 
 
 def _float_dtypes(root: Node) -> list[str]:
@@ -135,7 +138,7 @@ def _parts(report: ModelReport) -> Iterator[Part]:
     yield from (Note("note", remark) for remark in report.remarks)
     if whole.children:
         everything = replace(tree, root=root, whole=True)
-        yield Details("The whole tree", (everything,), "tree")
+        yield Details("The whole tree", (everything,), "tree", in_text_only=True)
     said = _HOW_VALUES if report.values else _HOW
     yield how(Paragraph(f"{said}\n{_ONCE}"))
 

@@ -78,7 +78,21 @@ def draw_aliases(report: AliasReport) -> Drawing:
 
 
 def comparison_headline(report: CompareReport) -> str:
-    """How many tensors there are, and whether they share elements."""
+    """Whether there are NaNs, where that was asked for, and elements in common."""
+    read = [each for each in report.tensors if each.values is not None]
+    odd = [each.expression for each in read if _has_odd_values(each)]
+    sharing = _sharing(report)
+    if odd:
+        return f"NaN or inf in {listed(odd, most=_MOST_TOLD)}; {sharing}"
+    return f"no NaN or inf; {sharing}" if len(read) == len(report.tensors) else sharing
+
+
+def _has_odd_values(report: TensorReport) -> bool:
+    values = report.values
+    return values is not None and values.nan_count + values.inf_count > 0
+
+
+def _sharing(report: CompareReport) -> str:
     names = listed([each.expression for each in report.tensors], most=_MOST_TOLD)
     pairs = len(report.pairs)
     sharing = sum(pair.elements_overlap is True for pair in report.pairs)
@@ -99,14 +113,15 @@ def _comparison(report: CompareReport) -> Iterator[Part]:
     read = [each for each in tensors if each.values is not None]
     yield values_table(read) if read else _rows(tensors)
     for each in read:
-        if each.values and (each.values.nan_count or each.values.inf_count):
+        if each.values and _has_odd_values(each):
             yield Note("problem", values_headline(each, each.values))
-    mixed = [_both(report, pair) for pair in report.pairs if pair.relation in _MIXED]
+    mixed = [_both(report, pair) for pair in report.pairs if _mixes(report, pair)]
     if mixed:
+        others = f", and {count_text(len(mixed) - 1, 'more pair')}"
         yield Note(
             "warning",
             "reading one while writing to the other may mix values: "
-            f"{listed(mixed, ', ', most=1)}",
+            f"{mixed[0]}{others if mixed[1:] else ''}",
             "call .clone() on what is to stay as it is",
         )
     yield from (Note("problem", remark) for remark in report.remarks)
@@ -115,6 +130,13 @@ def _comparison(report: CompareReport) -> Iterator[Part]:
         yield Details("Pair by pair", (_pairs(report), *beside), "pairs")
     yield from warp_details([e for e in tensors if report.warp or e.on_accelerator])
     yield how_looked(tensors)
+
+
+def _mixes(report: CompareReport, pair: Pair) -> bool:
+    """Whether an operation on both may read what it has written, as `y += y.t()`."""
+    first, second = (report.tensors[at] for at in (pair.first, pair.second))
+    in_other_order = pair.same_layout is False and first.size == second.size
+    return pair.relation in _MIXED or (pair.relation == "identical" and in_other_order)
 
 
 def _rows(tensors: Sequence[TensorReport]) -> Table:

@@ -23,7 +23,12 @@ from gpumagic.tensor_info.answer_values import (
     values_headline,
     values_table,
 )
-from gpumagic.tensor_info.figure import index_panel, memory_strip, visible_tensor
+from gpumagic.tensor_info.figure import (
+    index_panel,
+    memory_strip,
+    sector_figure,
+    visible_tensor,
+)
 from gpumagic.tensor_info.geometry import fresh_strides
 
 if TYPE_CHECKING:
@@ -185,7 +190,7 @@ def _parts(report: TensorReport, *, warp: bool) -> Iterator[Part]:
             yield heat_figure(values.heat)
         yield values_table((report,))
     elif reads:
-        yield warp_table(report)
+        yield from warp_reads(report)
     else:
         yield from memory
         memory = []
@@ -200,7 +205,7 @@ def _parts(report: TensorReport, *, warp: bool) -> Iterator[Part]:
         yield Details("The places in the order of addresses", tuple(memory), "memory")
     yield Details("Layout, bytes and flags", (*dims, facts_table(report)), "facts")
     if (warp or report.on_accelerator) and not reads and report.warp_along_dim:
-        yield Details("What a warp fetches", (warp_table(report), _WARP), "warp")
+        yield Details("What a warp fetches", (*warp_reads(report), _WARP), "warp")
     if report.inner:
         parts = (
             Details(headline(each), (facts_table(each),))
@@ -250,8 +255,8 @@ def dims_table(report: TensorReport) -> list[Table]:
     return [Table.of(caption, properties, range(len(size)), name="dims")]
 
 
-def warp_table(report: TensorReport, *, named: bool = False) -> Table:
-    """What a warp fetches along each dim; `named` is whether it is said of what."""
+def warp_reads(report: TensorReport, *, named: bool = False) -> Iterator[Part]:
+    """What a warp fetches along each dim, drawn and in figures; `named`: of what."""
 
     def used(read: WarpRead) -> Meter:
         said = f"{read.unique_bytes:,} of {read.fetched_bytes:,} B"
@@ -269,14 +274,16 @@ def warp_table(report: TensorReport, *, named: bool = False) -> Table:
     of = f" of {report.expression}" if named else ""
     caption = f"What a warp of 32 lanes fetches that reads along one dim{of}"
     reads = report.warp_along_dim[-_MOST_WARP_DIMS:]
-    return Table.of(caption, properties, reads)
+    yield sector_figure(report, reads, of)
+    yield Table.of(caption, properties, reads)
 
 
 def warp_details(reports: Sequence[TensorReport]) -> Iterator[Details]:
     """The reads of each tensor, and once how all of them are to be understood."""
-    tables = [warp_table(each, named=True) for each in reports if each.warp_along_dim]
-    if tables:
-        yield Details("What a warp fetches", (*tables, _WARP), "warp")
+    drawn = [warp_reads(each, named=True) for each in reports if each.warp_along_dim]
+    if drawn:
+        parts = (part for each in drawn for part in each)
+        yield Details("What a warp fetches", (*parts, _WARP), "warp")
 
 
 def _notes(report: TensorReport) -> Iterator[Note]:

@@ -100,7 +100,7 @@ def compare(
     """
     if not xs:
         raise GpuMagicError("there is nothing to compare", "name a tensor or more")
-    names = expressions or [f"tensor {number}" for number in range(len(xs))]
+    names = expressions or [f"tensors[{number}]" for number in range(len(xs))]
     found, remarks = _read_each(xs, names)
     readings = [reading for _, _, reading in found]
     reports = [_report(x, reading, name, values=values) for x, name, reading in found]

@@ -7,19 +7,21 @@ not what the tensor holds.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import cycle, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpumagic.drawing.tiles import BLANK, SKIPPED, UNUSED, Figure, Row, Tile
 from gpumagic.report.units import listed
-from gpumagic.tensor_info.geometry import Geometry
+from gpumagic.tensor_info.geometry import LINE_BYTES, SECTOR_BYTES, Geometry
 from gpumagic.tensor_info.overlap import is_nested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from gpumagic.tensor_info.geometry import WarpRead
     from gpumagic.tensor_info.report import TensorReport
 
 # Each carries text, so that those may be used as well that vanish on one theme.
@@ -144,6 +146,44 @@ def _index_tile(visible: Visible, index: tuple[int | None, ...]) -> Tile:
     if any(at and not step for at, step in zip(known, visible.stride, strict=True)):
         return Tile(f"={place}")
     return visible.tile(known, str(place))
+
+
+def sector_figure(report: TensorReport, reads: Sequence[WarpRead], of: str) -> Figure:
+    """The sectors that a warp fetches along each dim, with the lanes that each serves.
+
+    Like `reads`, it is for a tensor whose address is known.
+    """
+    rows = tuple(_sector_tiles(report, read) for read in reads)
+    most = max(map(len, rows))
+    return Figure(
+        f"Each sector that a warp of 32 lanes fetches{of}, with the lanes it serves",
+        "sector",
+        tuple(str(number) for number in range(1, most + 1)),
+        tuple(
+            Row(f"along dim {read.dim}", (*tiles, *[BLANK] * (most - len(tiles))))
+            for read, tiles in zip(reads, rows, strict=True)
+        ),
+        ("sectors of one colour are one line of 128 B",),
+    )
+
+
+def _sector_tiles(report: TensorReport, read: WarpRead) -> list[Tile]:
+    itemsize, stride = report.itemsize or 1, (report.stride or ())[read.dim]
+    lanes: dict[int, list[int]] = defaultdict(list)
+    for lane in range(read.lanes):
+        first = (report.address or 0) + lane * stride * itemsize
+        last = first + itemsize - 1
+        for sector in range(first // SECTOR_BYTES, last // SECTOR_BYTES + 1):
+            lanes[sector].append(lane)
+    lines = sorted({sector * SECTOR_BYTES // LINE_BYTES for sector in lanes})
+    colours = dict(zip(lines, cycle(FILLS), strict=False))
+    return [
+        Tile(
+            str(served[0]) if len(served) == 1 else f"{served[0]}-{served[-1]}",
+            colours[sector * SECTOR_BYTES // LINE_BYTES],
+        )
+        for sector, served in sorted(lanes.items())
+    ]
 
 
 class _Column(NamedTuple):

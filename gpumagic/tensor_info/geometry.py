@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _CONTIGUOUS = "contiguous_format"
-_LANES, _SECTOR_BYTES, _LINE_BYTES = 32, 32, 128
+LANES, SECTOR_BYTES, LINE_BYTES = 32, 32, 128
 
 
 @dataclass(frozen=True)
@@ -181,19 +181,19 @@ def warp_reads(g: Geometry, start: int) -> tuple[WarpRead, ...]:
 
 
 def _read(g: Geometry, dim: int, start: int) -> WarpRead:
-    lanes = min(_LANES, g.size[dim])
+    lanes = min(LANES, g.size[dim])
     lows = {start + lane * g.stride[dim] * g.itemsize for lane in range(lanes)}
     asked = {low + byte for low in lows for byte in range(g.itemsize)}
-    sectors = len({byte // _SECTOR_BYTES for byte in asked})
+    sectors = len({byte // SECTOR_BYTES for byte in asked})
     return WarpRead(
         dim=dim,
         lanes=lanes,
         unique_bytes=len(asked),
         sectors=sectors,
-        lines=len({byte // _LINE_BYTES for byte in asked}),
-        fetched_bytes=sectors * _SECTOR_BYTES,
-        efficiency=len(asked) / (sectors * _SECTOR_BYTES),
-        ideal_sectors=-(-len(asked) // _SECTOR_BYTES),
+        lines=len({byte // LINE_BYTES for byte in asked}),
+        fetched_bytes=sectors * SECTOR_BYTES,
+        efficiency=len(asked) / (sectors * SECTOR_BYTES),
+        ideal_sectors=-(-len(asked) // SECTOR_BYTES),
     )
 
 

@@ -112,7 +112,7 @@ WHAT_CAME_HOME = (
 )
 
 HOW_IT_LIES = (
-    Typed("%tensor_info grid.t()", "stride"),
+    Typed("%tensor_info grid.t()", "transposed"),
     Typed("%tensor_info grid, grid.t(), grid[:, ::2]", "Pair by pair"),
     Typed("%tensor_info --view 24 grid.t()", "fails"),
     Typed("row = grid[0]\n%tensor_info --alias", "row"),

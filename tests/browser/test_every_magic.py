@@ -127,13 +127,6 @@ def _words(cells):
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_the_page_has_its_theme(page_of, theme):
-    """Dark means dark."""
-    shown = page_of[theme].page.evaluate("document.body.dataset.jpThemeName")
-    assert shown == THEMES[theme]
-
-
-@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("view", VIEWS)
 def test_all_of_it_can_be_read(page_of, theme, view):
     """Nothing is cut off, covered, torn or hidden: wide, narrow, and at 200 %."""
@@ -153,6 +146,8 @@ def test_axe_finds_nothing_serious(ran, page_of):
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_the_console_stays_silent(page_of, theme):
-    """Neither running nor opening makes the browser complain."""
+def test_the_page_has_its_theme_and_the_console_stays_silent(page_of, theme):
+    """Dark means dark; neither running nor opening makes the browser complain."""
+    shown = page_of[theme].page.evaluate("document.body.dataset.jpThemeName")
+    assert shown == THEMES[theme]
     assert page_of[theme].complaints == []

@@ -70,13 +70,6 @@ def test_an_untrusted_page_drops_what_a_trusted_one_keeps(opened):
 
 
 @on(*PAGES)
-def test_the_page_has_its_theme(opened):
-    """Dark means dark."""
-    theme = opened.page.evaluate("document.body.dataset.jpThemeName")
-    assert theme.split()[-1].lower() == opened.name.split("-")[1]
-
-
-@on(*PAGES)
 def test_nothing_of_ours_is_stripped(opened):
     """Every element, attribute, style and word that we wrote is in the page."""
     shown = opened.look("trees")
@@ -98,15 +91,10 @@ def test_all_pages_say_the_same(opened, said):
 
 
 @on(*PAGES)
-def test_all_of_it_can_be_seen(opened):
-    """Each text, bar and picture takes up room and is not hidden."""
+def test_all_of_it_can_be_seen_and_every_picture_has_a_name(opened):
+    """Each text and bar takes up room; each picture has pixels, and words besides."""
     opened.view(VIEWS["wide"])
     assert opened.faults("invisible") == {}
-
-
-@on(*PAGES)
-def test_every_picture_has_loaded_and_has_a_name(opened):
-    """A picture that is there has pixels, and words for those who do not see it."""
     assert opened.faults("badPictures") == {}
     assert opened.page.locator(".jp-OutputArea-output img").count() > 10
 
@@ -123,16 +111,15 @@ def test_axe_finds_nothing_serious(opened):
     assert faults == {}
 
 
-@on(LIGHT, DARK)
+# Notebook 7 leaves margins beside its cells, so that they are narrower.
+@on(LIGHT, DARK, NOTEBOOK)
 @pytest.mark.parametrize("view", VIEWS)
 def test_nothing_is_cut_off_covered_or_torn(opened, view):
-    """On a narrow page and at 200 % text wraps; only a wide table may scroll.
-
-    The mark of a badge and its word stay on one line, however narrow the table.
-    """
+    """Text wraps, a badge keeps mark and word together; a wide table may scroll."""
     opened.view(VIEWS[view])
     opened.photograph(view)
-    assert _faults(opened) == {"cutOff": {}, "overlapping": {}, "torn": {}}
+    faults = {what: opened.faults(what) for what in ("cutOff", "overlapping", "torn")}
+    assert faults == {"cutOff": {}, "overlapping": {}, "torn": {}}
 
 
 @on(LIGHT, DARK)
@@ -143,19 +130,9 @@ def test_numbers_beside_bars_are_in_sight(opened, view):
     assert opened.faults("pushedOut").keys() <= WIDE_BY_WORDS
 
 
-@on(NOTEBOOK)
-def test_nothing_is_cut_off_covered_or_torn_on_paper(opened):
-    """Notebook 7 leaves margins beside its cells, so that they are narrower."""
-    opened.view(VIEWS["narrow"])
-    opened.photograph("narrow")
-    assert _faults(opened) == {"cutOff": {}, "overlapping": {}, "torn": {}}
-
-
-def _faults(opened):
-    return {what: opened.faults(what) for what in ("cutOff", "overlapping", "torn")}
-
-
 @on(*PAGES)
-def test_the_console_stays_silent(opened):
-    """Nothing of ours makes the browser complain."""
+def test_the_page_has_its_theme_and_the_console_stays_silent(opened):
+    """Dark means dark; nothing of ours makes the browser complain."""
+    theme = opened.page.evaluate("document.body.dataset.jpThemeName")
+    assert theme.split()[-1].lower() == opened.name.split("-")[1]
     assert opened.complaints == []

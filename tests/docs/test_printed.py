@@ -35,14 +35,8 @@ def test_what_is_shown_is_found(printed):
     [
         ("+129 MiB on sim:0\n", "+129 MiB on sim:0"),
         ("Who holds it\n...\n+128 MiB\n", "+128 MiB"),
-        (
-            "  model    64.1 MiB  In [14], line 4\n",
-            "  model    64.1 MiB  In [14], line 4",
-        ),
-        ("Who held it\n", "Who held it"),
         ("28 MiB on sim:0\n", "28 MiB on sim:0"),
         ("model  64.1 Mi\n", "model  64.1 Mi"),
-        ("+128 MiB on sim:0, peak 19\n", "+128 MiB on sim:0, peak 19"),
     ],
 )
 def test_what_is_not_shown_is_told(printed, part):

@@ -8,24 +8,12 @@ from docs_build.words import PAGE, page
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_doctor import words
 from gpumagic.report.words import WORDS
+from tests.gallery.samples import MEMORY_MEANT, TIMES_MEANT
 
 MOST_WORDS = 20
 TERMS = [(group, term) for group, terms in WORDS.items() for term in terms]
 # The kinds of pictures, each of which has one colour everywhere.
-KINDS = (
-    "host code",
-    "launch",
-    "host waits",
-    "kernel",
-    "copy",
-    "communication",
-    "in use",
-    "cached",
-    "others",
-    "free",
-    "perhaps busy",
-    "waits for others",
-)
+KINDS = {*TIMES_MEANT, *MEMORY_MEANT}
 
 
 def test_the_page_has_the_words_of_the_program():
@@ -54,9 +42,7 @@ def test_a_word_stands_in_one_group_and_is_found_by_its_letters():
 
 def test_every_kind_of_the_pictures_is_explained():
     """What a legend says can be looked up by the same words."""
-    assert [
-        kind for kind in KINDS if kind not in dict.fromkeys(t for _, t in TERMS)
-    ] == []
+    assert KINDS - {term for _, term in TERMS} == set()
 
 
 @pytest.mark.parametrize(

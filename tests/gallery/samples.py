@@ -114,11 +114,11 @@ _MANY = Timeline(
 )
 
 
-_TIMES_MEANT = (
+TIMES_MEANT = (
     *("host code", "launch", "host waits", "kernel", "copy", "communication"),
     *("waits for others", "perhaps busy"),
 )
-_MEMORY_MEANT = ("in use", "cached", "others", "perhaps busy", "free")
+MEMORY_MEANT = ("in use", "cached", "others", "perhaps busy", "free")
 _WITHOUT_MEANING = tuple(f"kind {at}" for at in range(6))
 
 
@@ -133,8 +133,8 @@ def _all_of(caption, kinds):
 
 
 _PALETTE = (
-    _all_of("Time", _TIMES_MEANT),
-    _all_of("Memory", _MEMORY_MEANT),
+    _all_of("Time", TIMES_MEANT),
+    _all_of("Memory", MEMORY_MEANT),
     _all_of("What has no meaning of those", _WITHOUT_MEANING),
     Timeline(
         "Beside and below each other",
@@ -142,7 +142,7 @@ _PALETTE = (
             Lane(
                 kind, tuple(Span(at, at + 0.7, kind, kind) for at in (n / 4, n / 4 + 1))
             )
-            for n, kind in enumerate(_TIMES_MEANT)
+            for n, kind in enumerate(TIMES_MEANT)
         ),
     ),
 )
@@ -389,7 +389,12 @@ PARTS: tuple[tuple[str, Drawing], ...] = (
         _one(
             "The model has 124 million parameters in 2 blocks.",
             _MODEL,
-            Details("The whole tree", (replace(_MODEL, whole=True),), "tree"),
+            Details(
+                "The whole tree",
+                (replace(_MODEL, whole=True),),
+                "tree",
+                in_text_only=True,
+            ),
             Tree("One line", (), Branch("nothing inside", (), 0.0)),
         ),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from gpumagic.gpu_mem.answer_cell import BriefReport, CellReport
-from gpumagic.gpu_mem.answer_leaks import FreeReport, LeakReport, Return
+from gpumagic.gpu_mem.answer_leaks import FreeReport, Growth, LeakReport, Return
 from gpumagic.gpu_mem.answer_map import MapReport
 from gpumagic.gpu_mem.answer_now import MemoryReport
 from gpumagic.gpu_mem.answer_why import FitReport, Held, Verdict, WhyReport
@@ -265,6 +265,14 @@ LEAKS = (
     Leak(LeakKind.GRAPH, "total_loss", 0, gib(0.7), "total_loss = total_loss.detach()"),
 )
 LEAKY = LeakReport(CUDA, LEAKS, ((0, gib(2.1)),))
+GROWN = LeakReport(
+    CUDA,
+    (),
+    grown=(
+        Growth("history", 0, gib(1.2), gib(1.1), 4),
+        Growth("cached", 0, 12 * MIB, 12 * MIB, 1),
+    ),
+)
 FREED = FreeReport(
     CUDA,
     (Return(counters(0, 5.31, 6.0), counters(0, 3.21, 6.0)),),
@@ -364,6 +372,7 @@ SAMPLES = (
     ("map", MAP),
     ("map-two-devices", TWO_MAPS),
     ("leaks", LEAKY),
+    ("leaks-grown", GROWN),
     ("free", FREED),
     ("why-live", CALLED),
     ("why-fragmented", FRAGMENTED),

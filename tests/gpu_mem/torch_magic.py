@@ -339,3 +339,39 @@ def test_locals_of_functions_that_run_are_named(box):
     held = {each.name: each.own_bytes for each in found.holders}
     assert held == {"buffer in work": 4 * MIB, "batch in train": 2 * MIB}
     assert known() is None
+
+
+EPOCH = """%%gpu_mem -q
+model(x.view(1024, 1024)); add(); hist.append(x + 1); cached(len(hist) << 20)
+"""
+
+
+def test_leaks_names_what_has_grown(shell):
+    """A list, a closure, a cache and hooks that keep more with each epoch."""
+    run(
+        shell,
+        "import functools\n"
+        "def keeping():\n"
+        "    kept = []\n"
+        "    return kept, lambda *_: kept.append(x + 1)\n"
+        "model, hist = torch.nn.Linear(1024, 1024).to('sim').eval(), []\n"
+        "model.register_forward_hook(keeping()[1])\n"
+        "add = keeping()[1]\n"
+        "cached = functools.cache(lambda n: torch.ones(n, device='sim'))\n"
+        "steady = torch.ones(1 << 20, device='sim')",
+    )
+    run(shell, EPOCH)
+    run(shell, EPOCH)
+
+    report = run(shell, "%gpu_mem -o -q leaks")
+
+    grown = {each.name: (each.grown_bytes, each.times) for each in report.grown}
+    assert grown == {
+        "model": (8 * MIB, 2),
+        "hist": (8 * MIB, 2),
+        "add": (8 * MIB, 2),
+        "cached": (12 * MIB, 2),
+    }
+    assert "holds 12.0 MiB more than when it was first seen" in report.headline
+    run(shell, "del hist, model, add, cached")
+    assert run(shell, "%gpu_mem -o -q leaks").grown == ()

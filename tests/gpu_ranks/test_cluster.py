@@ -276,6 +276,14 @@ def test_a_hang_and_two_ctrl_c(four, capsys, monkeypatch):
 # ------------------------------------------------------- engines that come and go
 
 
+def test_what_was_begun_a_moment_ago_is_waited_for(four):
+    """As by `scatter`, which does not wait: the cell runs behind it."""
+    begun = four.client[:].execute("import time; time.sleep(0.3)", block=False)
+
+    assert not four.cell("pass").unfinished
+    begun.get()
+
+
 def test_engines_busy_with_something_else(four, tmp_path):
     """What others have begun on an engine is not queued behind: it is named."""
     from gpumagic.errors import GpuMagicError

@@ -68,7 +68,7 @@ WATCHING = """\
 import sys
 from contextlib import ExitStack
 from gpumagic.gpu_select.watch import Watcher
-from gpumagic.notebook.cell_transform import keep_cell_numbers
+from gpumagic.notebook.cells import keep_cell_numbers
 keep_cell_numbers(get_ipython(), ExitStack())
 started = []
 watcher = Watcher(lambda: bool(started), on_start=lambda: print('told'))

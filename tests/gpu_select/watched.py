@@ -64,7 +64,7 @@ from contextlib import ExitStack
 from IPython.core.interactiveshell import InteractiveShell
 from gpumagic.devices.nvidia import NvidiaDriver
 from gpumagic.gpu_select.watch import Watcher
-from gpumagic.notebook.cell_transform import keep_cell_numbers
+from gpumagic.notebook.cells import keep_cell_numbers
 
 folder = pathlib.Path(tempfile.mkdtemp())
 sys.path.insert(0, str(folder))

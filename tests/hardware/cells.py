@@ -30,3 +30,8 @@ def cell(text: str, **names: Any) -> Callable[[], None]:
     runner: dict[str, Any] = {}
     exec(compile(_RUNNER, "<frozen notebook>", "exec"), runner)  # noqa: S102
     return functools.partial(runner["run"], statements, names)
+
+
+def kinds(report: Any) -> set[Any]:
+    """The kinds of a report's flags."""
+    return {flag.kind for flag in report.flags}

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gpumagic
-from tests.hardware.workloads import EVENTS, Workload, workloads
+from tests.hardware.workloads import Workload, workloads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
 
 @dataclass(frozen=True)
@@ -77,32 +77,6 @@ def _round(
     module.synchronize()
     host = now() - begin
     return Took(start.elapsed_time(end) / 1000 / times, host / times)
-
-
-def comparison(
-    chosen: Sequence[Workload],
-    real: Mapping[str, Took],
-    simulated: Mapping[str, Took],
-) -> dict[str, dict[str, Any]]:
-    """Both times of each workload, and their ratios: simulated over real.
-
-    "ratio" is the one that the workload is judged by.
-    """
-    found = {}
-    for each in chosen:
-        ours, theirs = simulated[each.name], real[each.name]
-        ratios = {
-            "events": ours.events / theirs.events,
-            "host": ours.host / theirs.host,
-        }
-        found[each.name] = {
-            "clock": each.clock,
-            "ratio": ratios["events" if each.clock == EVENTS else "host"],
-            "ratios": ratios,
-            "real_s": vars(theirs),
-            "simulated_s": vars(ours),
-        }
-    return found
 
 
 def main() -> None:

@@ -122,18 +122,3 @@ def run(code: str, scenario: str | Path | None = None, **variables: str) -> Any:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def child(code, **environment):
-    """The output of a fresh process."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=_ROOT,
-        timeout=300,
-        env=os.environ | environment,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout

@@ -1,4 +1,4 @@
-"""Four ranks with NCCL that watch themselves: a job for torchrun."""
+"""Ranks with NCCL that watch themselves: a job for torchrun."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import gpumagic
 from gpumagic.gpu_ranks.seen import flight
 
 OUT = Path(sys.argv[1])
-SLOW, LATE, LARGE = 2, 1, 3
+ODD = 1  # slow, late and large in turn
 rank = int(os.environ["RANK"])
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
@@ -37,7 +37,7 @@ torch.cuda.synchronize()
 
 with gpumagic.gpu_ranks.watch() as watched:
     for _ in range(5):
-        if rank == SLOW:
+        if rank == ODD:
             torch.cuda._sleep(200_000_000)
         dist.all_reduce(x)
         watched.step()
@@ -46,7 +46,7 @@ time.sleep(1)  # NCCL's own thread notes ends, ten times a second
 note("slow", watched, flight=flight())
 
 with gpumagic.gpu_ranks.watch(memory=True) as watched:
-    more = 3 if rank == LARGE else 1
+    more = 3 if rank == ODD else 1
     kept = torch.empty(more << 30, dtype=torch.uint8, device="cuda")
     dist.all_reduce(x)
     torch.cuda.synchronize()
@@ -55,7 +55,7 @@ del kept
 
 with gpumagic.gpu_ranks.watch(hang_s=1.0) as watched:
     dist.all_reduce(x)
-    if rank == LATE:
+    if rank == ODD:
         late()
     dist.all_reduce(x)
     torch.cuda.synchronize()

@@ -3,47 +3,26 @@
 from __future__ import annotations
 
 import gc
-import statistics
-import time
 
 import pytest
 
 from gpumagic.devices.opening import open_runtime
 from gpumagic.gpu_mem.cell import CellRun
-from gpumagic.gpu_mem.counters import read, read_all, setting_of
+from gpumagic.gpu_mem.counters import read, setting_of
 from gpumagic.gpu_mem.records import PeakKind
-from tests.hardware.machines import child
+from tests.hardware import machines
 
 _MIB = 1 << 20
-_IN_A_FRESH_PROCESS = """
-import torch
-from gpumagic.devices.opening import runtime_now
-from gpumagic.gpu_mem.cell import CellRun
-
-run = CellRun(runtime_now, lines=True)
-run.begin()
-assert not torch.cuda.is_initialized()
-x = torch.ones(1 << 20, device="cuda")
-run.end()
-(change,) = run.changes()
-print(change.allocated_delta, change.peak.low_bytes)
-print(run.lines(), run.remarks)
-"""
-
-
-@pytest.fixture(autouse=True)
-def _from_segments_of_its_own(torch):
-    """No hole of an earlier test serves a request that is smaller by a little."""
-    gc.collect()
-    torch.cuda.empty_cache()
 
 
 @pytest.fixture(scope="module")
 def runtime(torch):
-    """CUDA, started and idle, with cuBLAS's workspace in its place."""
+    """CUDA, started and idle, with cuBLAS's workspace in its place and no holes."""
     weight = torch.ones(64, 64, device="cuda", requires_grad=True)
     (weight @ weight).sum().backward()
     torch.cuda.synchronize()
+    gc.collect()
+    torch.cuda.empty_cache()
     return open_runtime("cuda", torch=torch)
 
 
@@ -108,34 +87,6 @@ def test_looking_changes_nothing(run, torch):
     assert state(torch) == before
 
 
-def test_two_looks_take_microseconds(runtime, torch, record_measurement):
-    """Beginning and ending together stay under 0.3 ms, and that is written down."""
-    samples_s = []
-    for _ in range(500):
-        cell = CellRun(lambda: runtime)
-        began = time.perf_counter()
-        cell.begin()
-        cell.end()
-        samples_s.append(time.perf_counter() - began)
-    flat_s = []
-    for _ in range(200):
-        began = time.perf_counter()
-        torch.cuda.memory_stats()
-        flat_s.append(time.perf_counter() - began)
-    median_s = statistics.median(samples_s)
-    record_measurement(
-        "gpu_mem_looks",
-        {
-            "median_s": median_s,
-            "flat_stats_median_s": statistics.median(flat_s),
-            "devices": len(read_all(runtime)),
-            "samples_s": samples_s,
-        },
-    )
-
-    assert median_s < 0.3e-3
-
-
 def test_a_new_record_is_exact(run, torch):
     """A cell that needs more than ever has the peak of a run that was reset for it."""
     torch.cuda.reset_peak_memory_stats()
@@ -181,7 +132,7 @@ def test_bounds_and_replay_contain_the_true_peak(run, torch):
     assert 0 <= true - replayed.low_bytes <= 512 * 200 + 2 * _MIB
 
 
-def test_backward_is_of_the_line_that_called_it(run, torch, record_measurement):
+def test_backward_is_of_the_line_that_called_it(run, torch):
     """Nearly all that the engine's threads take is found to be of `backward()`."""
     model = torch.nn.Sequential(
         *(torch.nn.Linear(1024, 1024, device="cuda") for _ in range(8))
@@ -197,43 +148,33 @@ def test_backward_is_of_the_line_that_called_it(run, torch, record_measurement):
     lines = by_offset(result, cell)
     unknown = [row for row in result.lines() if row.line is None]
     gradients = sum(p.grad.nbytes for p in model.parameters())
-    record_measurement(
-        "gpu_mem_backward",
-        {
-            "backward_bytes": lines[2].allocated_bytes,
-            "unknown_bytes": sum(row.allocated_bytes for row in unknown),
-            "gradient_bytes": gradients,
-        },
-    )
     assert lines[2].backward
     assert not lines[1].backward
     assert lines[2].allocated_bytes >= gradients
     assert unknown == []
 
 
-def test_recording_what_it_costs(torch, runtime, record_measurement):
-    """What an allocation takes without and with lines."""
-    per_op_s = {}
-    for name, options in (("off", {}), ("lines", {"lines": True})):
-        cell = CellRun(lambda: runtime, **options)
-        cell.begin()
-        began = time.perf_counter()
-        for _ in range(5000):
-            torch.empty(1000, device="cuda")
-        per_op_s[name] = (time.perf_counter() - began) / 5000
-        began = time.perf_counter()
-        cell.end()
-        per_op_s[f"{name}_end"] = time.perf_counter() - began
-    record_measurement("gpu_mem_recording", per_op_s)
+_STARTS = """
+import torch
+from gpumagic.devices.opening import runtime_now
+from gpumagic.gpu_mem.cell import CellRun
 
-    assert not torch._C._cuda_isHistoryEnabled()
-    assert per_op_s["lines"] < per_op_s["off"] + 100e-6
+run = CellRun(runtime_now, lines=True)
+run.begin()
+before = torch.cuda.is_initialized()
+x = torch.ones(1 << 20, device="cuda")
+run.end()
+(change,) = run.changes()
+show(before=before, moved=[change.allocated_delta, change.peak.low_bytes],
+     lines=run.lines(), remarks=str(run.remarks))
+"""
 
 
 def test_a_cell_that_starts_cuda():
     """Looking does not start it; the cell's own start counts from zero."""
-    first, rest = child(_IN_A_FRESH_PROCESS).splitlines()
+    found = machines.run(_STARTS)
 
-    assert first == f"{4 * _MIB} {4 * _MIB}"
-    assert rest.startswith("None")
-    assert "no GPU was in use as the cell began" in rest
+    assert not found["before"]
+    assert found["moved"] == [4 * _MIB, 4 * _MIB]
+    assert found["lines"] is None
+    assert "no GPU was in use as the cell began" in found["remarks"]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-
 import pytest
 
 from gpumagic import gpu_open
@@ -52,25 +49,14 @@ def trace(torch, trained, tmp_path_factory):
     return file
 
 
-def test_a_trace_is_read_as_a_plain_reader_adds_it_up(trace):
-    """Kernels by name, their count and their time: as the file's own figures say."""
-    (rank,) = gpu_open.read(trace).ranks
-    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-    kernels = [each for each in events if each.get("cat") == "kernel"]
-
-    assert sum(each.count for each in rank.kernels) == len(kernels)
-    total_s = sum(each.total_s for each in rank.kernels)
-    assert total_s == pytest.approx(sum(each["dur"] for each in kernels) / 1e6)
-    assert 0 < rank.busy_s <= rank.length_s
-    assert rank.file.missing is None
-    assert rank.file.unknown == ()
-
-
 def test_a_trace_knows_the_device_the_steps_and_their_parts(trace, torch):
     """What the first screen is made of is all in the file of today's torch."""
     (rank,) = gpu_open.read(trace).ranks
     idle = rank.idle
 
+    assert rank.file.missing is None
+    assert rank.file.unknown == ()
+    assert 0 < rank.busy_s <= rank.length_s
     assert rank.device_name == torch.cuda.get_device_name()
     assert len(rank.steps) >= 3
     assert {"forward", "backward", "optimizer"} <= {name for name, _ in rank.phases}
@@ -104,6 +90,53 @@ def test_a_snapshot_is_read_and_served_again(torch, trained, tmp_path):
     assert replay.replays[0].peak_reserved_bytes == device.peak_reserved_bytes
 
 
+def test_the_kernels_of_a_graph_belong_to_its_launch(torch, tmp_path):
+    """A replay has one launch and as many kernels as were captured."""
+    file, kinds = tmp_path / "graph.json", torch.profiler.ProfilerActivity
+    x, graph = torch.ones(64, 64, device="cuda"), torch.cuda.CUDAGraph()
+    x @ x
+    with torch.cuda.graph(graph):
+        (x @ x).relu()
+    with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as profiler:
+        for _ in range(3):
+            graph.replay()
+        torch.cuda.synchronize()
+    profiler.export_chrome_trace(str(file))
+
+    (rank,) = gpu_open.read(file).ranks
+
+    assert rank.file.missing is None
+    assert rank.kernels
+    assert all(each.count % 3 == 0 for each in rank.kernels)
+
+
+@pytest.mark.parametrize("stacks", ["python", "all"])
+def test_a_history_has_lines_of_python_and_what_was_asked_for(shell, tmp_path, stacks):
+    """With frames of C++ as well, which torch records unless it is told not to."""
+    file = tmp_path / "history.pickle"
+    done = shell.run_cell(
+        f"torch.cuda.memory._record_memory_history(stacks='{stacks}')\n"
+        "kept = [torch.ones(1 << 20, device='cuda') for _ in range(4)]\n"
+        "try:\n"
+        "    torch.empty(1 << 42, dtype=torch.uint8, device='cuda')\n"
+        "except torch.OutOfMemoryError:\n"
+        "    pass\n"
+        f"torch.cuda.memory._dump_snapshot({str(file)!r})\n"
+        "torch.cuda.memory._record_memory_history(enabled=None)",
+        store_history=True,
+    )
+    assert done.success
+
+    report = gpu_open.read(file)
+
+    (device,) = report.devices
+    lines = {each.line.where: each for each in device.lines if each.line is not None}
+    (kept,) = (each for each in lines.values() if each.taken == 4 and each.now_bytes)
+    assert kept.now_bytes == 16 * _MIB
+    assert [each for each in lines if not each.startswith("In [")] == []
+    assert "4.00 TiB asked for" in " ".join(str(report).split())
+
+
 _PROFILED = """
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -113,31 +146,20 @@ x, y = torch.ones(8, device="cuda"), torch.ones(8)
 def opened(activities, code):
     with profile(activities=activities) as recorded:
         exec(code)
-    recorded.export_chrome_trace(path)
-    return typed(f"%gpu_open {path}")
+    recorded.export_chrome_trace({path!r})
+    return typed("%gpu_open {path}")
+
+show(empty=opened([CPU, CUDA], "y + 1"), works=opened([CPU, CUDA], "x + 1"),
+     host=opened([CPU], "x + 1"))
 """
 
 
-def test_a_cycle_without_gpu_work_is_not_taken_for_one_of_the_host(tmp_path):
-    """The GPU was listened to, as a call of CUDA's tells: it had nothing to do."""
-    code = f"""{_PROFILED}
-path = {str(tmp_path / "trace.json")!r}
-show(empty=opened([CPU, CUDA], "y + 1"), works=opened([CPU, CUDA], "x + 1"))
-"""
-    found = machines.run(code)
+def test_a_trace_without_gpu_work_says_what_may_have_been(tmp_path):
+    """The GPU had nothing to do; or only its launches were recorded, by the host."""
+    found = machines.run(_PROFILED.format(path=str(tmp_path / "trace.json")))
 
-    assert "the GPU was given nothing to do meanwhile" in found["empty"]
-    assert "only the host was recorded" not in found["empty"]
     assert "no GPU work" not in found["works"]
-
-
-def test_a_gpu_that_is_only_named_may_not_have_been_recorded(tmp_path):
-    """A file may name the GPU of the machine also where the host alone was recorded."""
-    code = f"""{_PROFILED}
-path = {str(tmp_path / "trace.json")!r}
-show(host=opened([CPU], "x + 1"))
-"""
-    found = machines.run(code)
-
-    assert "no GPU work is in this trace" in found["host"]
-    assert "activities=[CPU, CUDA]" in found["host"]
+    assert found["empty"].startswith("no GPU work is in this trace")
+    assert "the GPU was given nothing to do meanwhile" in found["empty"]
+    assert found["host"].startswith("no GPU work is in this trace")
+    assert "was CUDA among the activities?" in found["host"]

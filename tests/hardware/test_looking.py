@@ -1,23 +1,16 @@
 """Looking starts nothing, seen by the real driver in a fresh process.
 
-The probe asks libcuda itself. Each question is asked of an unused runtime, and the
-probe says after each whether cuInit has been called.
+The probe asks libcuda itself, which says after each question whether cuInit was called.
 """
 
 from __future__ import annotations
-
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.hardware import machines
 
-_ROOT = Path(__file__).parents[2]
-_SCRIPT = """
-import ctypes, json
+_QUESTIONS = """
+import ctypes
 # Loaded first, so that the probe has a library to ask whatever torch does.
 ctypes.CDLL("libcuda.so.1")
 from gpumagic.devices.nvidia import NvidiaDriver
@@ -43,49 +36,46 @@ for name, ask in QUESTIONS.items():
 before = dict(seen)
 torch.zeros(1, device="cuda")
 note("first use")
-answers = {
-    "name": runtime.device_name(0),
-    "count": runtime.device_count(),
-    "in_use": runtime.devices_in_use(),
-    "memory": runtime.memory_bytes(0),
-}
-print(json.dumps({"before": before, "after": seen["first use"], "answers": answers}))
+show(before=before, after=seen["first use"], name=runtime.device_name(0),
+     count=runtime.device_count(), in_use=runtime.devices_in_use(),
+     memory=runtime.memory_bytes(0))
 """
 
 
-@pytest.fixture(scope="module")
-def found():
-    """What the script saw."""
-    run = subprocess.run(
-        [sys.executable, "-c", _SCRIPT],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=_ROOT,
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+def test_nothing_that_is_asked_reaches_the_driver():
+    """Only a first tensor does, and then the same questions have answers."""
+    found = machines.run(_QUESTIONS)
 
-
-def test_nothing_that_is_asked_reaches_the_driver(found):
-    """Neither torch's import, nor NVML, nor any question gets as far as cuInit."""
     assert set(found["before"].values()) == {"UNTOUCHED"}
     assert {"import torch", "inventory", "synchronize"} <= found["before"].keys()
-
-
-def test_the_first_use_is_seen(found):
-    """A tensor on the GPU initialises CUDA, and the probe says so."""
     assert found["after"] == "INITIALISED"
+    assert found["name"]
+    assert found["count"] >= 1
+    assert found["in_use"] == [0]
+    assert found["memory"][1] > 0
 
 
-def test_after_the_start_there_are_answers(found):
-    """The same questions then have answers, of the one device in use."""
-    answers = found["answers"]
+_DIAGNOSED = """
+import ctypes
+ctypes.CDLL("libcuda.so.1")
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from gpumagic.devices.nvidia import NvidiaDriver
+from gpumagic.pin_loader import diagnose
+dataset = TensorDataset(torch.ones(64, 8))
+for workers in (0, 1):
+    loader = DataLoader(dataset, 8, pin_memory={pins}, num_workers=workers)
+    diagnose(loader, budget_s=1.0)
+show(started=torch.cuda.is_initialized(), state=NvidiaDriver().cuda_state().state.name)
+"""
 
-    assert answers["name"]
-    assert answers["count"] >= 1
-    assert answers["in_use"] == [0]
-    assert answers["memory"][1] > 0
+
+@pytest.mark.parametrize("pins", [False, True])
+def test_looking_at_a_loader_leaves_cuda_alone(pins):
+    """`diagnose` starts nothing where nobody has used it, the driver included."""
+    found = machines.run(_DIAGNOSED.format(pins=pins))
+
+    assert found == {"started": False, "state": "UNTOUCHED"}
 
 
 def test_only_gpus_that_are_used_count_as_in_use():

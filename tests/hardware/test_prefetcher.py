@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-from gpumagic.report import robust
 from gpumagic.report.events import SpanKind, Window, seconds_busy
 
 MIB = 1 << 18  # numbers of four bytes
@@ -96,7 +93,7 @@ def test_torch_finds_no_missing_wait(runtime, pinned):
     assert total.item() > 0
 
 
-def test_copies_run_beside_kernels(runtime, pinned, spin, record_measurement):
+def test_copies_run_beside_kernels(runtime, pinned, spin):
     """In a trace most of the copying is done while a kernel runs."""
     batches = DevicePrefetcher(pinned(10, 16 * MIB), "cuda")
     list(batches)
@@ -118,7 +115,6 @@ def test_copies_run_beside_kernels(runtime, pinned, spin, record_measurement):
     overlap = seconds_busy((copies, kernels), at_once=2) / seconds_busy(
         (copies,), at_once=1
     )
-    record_measurement("prefetch_overlap", {"overlap": overlap})
     assert trace.problem is None
     assert overlap > 0.5
 
@@ -139,50 +135,3 @@ def test_memory_is_bounded(torch, runtime, pinned, depth):
     assert (depth + 1) * nbytes <= peak < (depth + 2.5) * nbytes
     runtime.synchronize()
     assert torch.cuda.memory_allocated() == start
-
-
-class Slow:
-    """A loader that is busy for a millisecond with each batch."""
-
-    def __init__(self, batches):
-        self.batches = batches
-
-    def __iter__(self):
-        for batch in self.batches:
-            end = time.perf_counter() + 0.001
-            while time.perf_counter() < end:
-                pass
-            yield batch
-
-
-@pytest.mark.times
-def test_it_costs_little_where_nothing_overlaps(runtime, pinned, record_measurement):
-    """A batch of two tensors costs a fraction of a millisecond, taken in turn."""
-    loader = Slow(pinned(200, 1024))
-    batches = DevicePrefetcher(loader, "cuda")
-
-    def plain():
-        for x, y in loader:
-            x.to("cuda", non_blocking=True)
-            y.to("cuda", non_blocking=True)
-
-    def prefetched():
-        for _ in batches:
-            pass
-
-    def seconds(loop):
-        runtime.synchronize()
-        start = time.perf_counter()
-        loop()
-        runtime.synchronize()
-        return time.perf_counter() - start
-
-    pairs = []
-    for turn in range(12):
-        order = (plain, prefetched) if turn % 2 else (prefetched, plain)
-        taken = {loop: seconds(loop) for loop in order}
-        pairs.append((taken[plain], taken[prefetched]))
-    each_s = robust.median([new - old for old, new in pairs[2:]]) / 200
-
-    record_measurement("prefetch_cost", {"pairs_s": pairs, "a_batch_s": each_s})
-    assert each_s < 300e-6

@@ -15,13 +15,13 @@ import pytest
 from gpumagic.errors import GpuMagicError
 from gpumagic.simulator.models import find_model
 from tests.hardware import sweep
-from tests.hardware.comparing import Took, comparison, measure
+from tests.hardware.comparing import measure
 from tests.hardware.workloads import EVENTS, workloads
 from tests.simulator.agreement import KINDS
 
-pytestmark = pytest.mark.times
+# The GPU is at its full clock once its cycles have been counted.
+pytestmark = [pytest.mark.times, pytest.mark.usefixtures("cycles_per_ms")]
 _ROOT = Path(__file__).parents[2]
-WARMUPS, SAMPLES = 5, 15
 FACTOR = 2.0
 
 
@@ -33,13 +33,6 @@ def model(torch):
         return find_model(name)
     except GpuMagicError as error:
         pytest.skip(error.problem)
-
-
-@pytest.fixture(scope="module")
-def simulated(model):
-    """What each workload takes there, found in a process that sees no real GPU."""
-    told = _without_a_gpu("tests.hardware.comparing", model.key)
-    return {name: Took(**took) for name, took in told.items()}
 
 
 def _without_a_gpu(module, key):
@@ -55,40 +48,40 @@ def _without_a_gpu(module, key):
     return json.loads(run.stdout)
 
 
-@pytest.fixture(scope="module")
-def real(torch, cycles_per_ms):
-    """What each workload takes on this GPU, which is at its full clock."""
-    assert cycles_per_ms
-    return {
-        each.name: measure(
-            each, torch, "cuda", time.perf_counter, warmups=WARMUPS, samples=SAMPLES
-        )
+def factor(simulated_s, real_s):
+    """By how much the two differ, whichever is longer."""
+    return max(simulated_s / real_s, real_s / simulated_s)
+
+
+def test_copies_are_within_a_factor_of_two(model, torch):
+    """No copy that is longer than its launch takes twice as long, or half.
+
+    Launches are the host's, and a slow host takes twice as long for each.
+    """
+    simulated = _without_a_gpu("tests.hardware.comparing", model.key)
+    now = time.perf_counter
+    real = {
+        each.name: measure(each, torch, "cuda", now, warmups=5, samples=15)
         for each in workloads()
     }
+    launch_s = real["one small operation, launched"].host
+    factors = {
+        each.name: factor(simulated[each.name]["events"], real[each.name].events)
+        for each in workloads()
+        if each.clock == EVENTS and real[each.name].events > 4 * launch_s
+    }
+
+    assert {name: each for name, each in factors.items() if each > FACTOR} == {}
 
 
-@pytest.fixture
-def compared(model, real, simulated, record_measurement):
-    """Both beside each other; kept, whatever the tests say of it."""
-    found = comparison(workloads(), real, simulated)
-    record_measurement(
-        f"simulator_{model.key}",
-        {
-            "model": model.key,
-            "median_factor": statistics.median(map(factor, found.values())),
-            "workloads": found,
-        },
-    )
-    return found
+def test_a_sweep_of_operations_agrees_by_kind(model, torch, record_measurement):
+    """Of 200 operations the median is within a quarter, and nine tenths within twice.
 
-
-@pytest.fixture(scope="module")
-def swept(model, torch, cycles_per_ms):
-    """Of each operation of the sweep: what its kernels take here, and simulated."""
-    assert cycles_per_ms
+    The table by kind is the one of `python -m benchmarks.simulator_model`.
+    """
     real = sweep.measure_real(torch)
     simulated = _without_a_gpu("tests.hardware.sweep", model.key)
-    return {
+    swept = {
         case.name: {
             "kind": case.kind,
             "real_s": real[case.name],
@@ -97,34 +90,9 @@ def swept(model, torch, cycles_per_ms):
         }
         for case in sweep.cases()
     }
-
-
-def factor(each):
-    """By how much the two differ, whichever is longer."""
-    return max(each["ratio"], 1 / each["ratio"])
-
-
-def test_copies_are_within_a_factor_of_two(compared):
-    """No copy that is longer than its launch takes twice as long, or half.
-
-    Launches are the host's, and a slow host takes twice as long for each.
-    """
-    launch_s = compared["one small operation, launched"]["real_s"]["host"]
-    too_far = {
-        name: each["ratio"]
-        for name, each in compared.items()
-        if each["clock"] == EVENTS
-        and each["real_s"]["events"] > 4 * launch_s
-        and factor(each) > FACTOR
-    }
-    assert not too_far
-
-
-def test_a_sweep_of_operations_agrees_by_kind(model, swept, record_measurement):
-    """Of 200 operations the median is within a quarter, and nine tenths within twice.
-
-    The table by kind is the one of `python -m benchmarks.simulator_model`.
-    """
+    by_kind = {kind: [] for kind in KINDS}
+    for each in swept.values():
+        by_kind[each["kind"]].append(factor(each["simulated_s"], each["real_s"]))
     table = {
         kind: {
             "cases": len(factors),
@@ -132,14 +100,13 @@ def test_a_sweep_of_operations_agrees_by_kind(model, swept, record_measurement):
             "within_a_quarter": sum(each <= 1.25 for each in factors) / len(factors),
             "within_twice": sum(each <= FACTOR for each in factors) / len(factors),
         }
-        for kind in KINDS
-        for factors in [[factor(e) for e in swept.values() if e["kind"] == kind]]
+        for kind, factors in by_kind.items()
     }
     record_measurement(
         f"simulator_sweep_{model.key}",
         {"model": model.key, "by_kind": table, "operations": swept},
     )
-    factors = [factor(each) for each in swept.values()]
+    factors = [each for kind in by_kind.values() for each in kind]
 
     assert statistics.median(factors) <= 1.25
     assert sum(each <= FACTOR for each in factors) >= 0.9 * len(factors)

@@ -18,27 +18,18 @@ SOON_S = 0.3
 
 
 @pytest.fixture(autouse=True)
-def started(torch):
-    """CUDA is in use and idle, and Ctrl-C is heard."""
-    torch.zeros(1, device="cuda")
-    torch.cuda.synchronize()
+def pressed(runtime):
+    """Ctrl-C is heard, and comes soon, once."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-    torch.cuda.synchronize()
-
-
-@pytest.fixture
-def pressed():
-    """Ctrl-C comes soon, once."""
     timer = threading.Timer(SOON_S, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     yield
     timer.cancel()
     timer.join()
+    signal.signal(signal.SIGINT, before)
+    runtime.synchronize()
 
 
-@pytest.mark.usefixtures("pressed")
 @pytest.mark.parametrize(
     "options", [{}, {"syncs": True}, {"lines": True}, {"profile": True}]
 )
@@ -64,7 +55,6 @@ def test_it_comes_through_a_wait_for_the_gpu(torch, spin, options, aside):
     assert torch.cuda.get_sync_debug_mode() == 0
 
 
-@pytest.mark.usefixtures("pressed")
 def test_the_report_says_that_the_time_ends_there(spin):
     """It is there all the same."""
     with pytest.raises(KeyboardInterrupt), watch() as watched:
@@ -74,7 +64,6 @@ def test_the_report_says_that_the_time_ends_there(spin):
     assert watched.report.run.elapsed_s < LONG_MS / 1000
 
 
-@pytest.mark.usefixtures("pressed")
 @pytest.mark.parametrize("many", [repeat, lambda each, **o: compare(each, each, **o)])
 def test_it_ends_many_runs(torch, spin, many):
     """After the run that is going on; nothing of it stays."""

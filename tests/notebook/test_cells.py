@@ -110,7 +110,7 @@ def test_an_awaiting_body_runs_on_the_loop_that_awaits_it(shell, clock):
 
 def test_a_future_import_counts_for_later_cells_only_if_it_has_run(shell):
     """Looking at a cell, as completeness checks do, changes no compiler flag."""
-    from gpumagic.notebook.cell_transform import CellTransform
+    from gpumagic.notebook.cells import CellTransform
 
     transform = CellTransform(shell, {"gpu_doctor"})
     lines = ["%%gpu_doctor\n", "from __future__ import annotations\n"]

@@ -164,18 +164,19 @@ def test_six_pairs_of_runs_fit_into_the_budget(budget_s, workers, steps):
 
 
 def test_the_order_of_runs_is_a_b_b_a():
-    """What drifts is shared out among both; without time there is one pair."""
-    ran = []
+    """What drifts is shared out among both, and each pair tells how far it has come."""
+    ran, told = [], []
 
     def loop(name):
         return SimpleNamespace(run=lambda steps: ran.append(name) or steps)
 
     loops = [loop("A"), loop("B")]
-    pairs = _pairs(loops, 4, 1000.0)
+    pairs = _pairs(loops, 4, 1000.0, told.append)
 
     assert "".join(ran[2:10]) == "ABBAABBA"
     assert set(pairs) == {(4, 4)}
-    assert len(_pairs(loops, 4, 0.0)) == 1
+    assert told == [(each + 1) / len(pairs) for each in range(len(pairs))]
+    assert len(_pairs(loops, 4, 0.0, told.append)) == 1
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
-from gpumagic.tensor_info import aliases
+from gpumagic.tensor_info import aliases, compare
 from gpumagic.tensor_info.geometry import Geometry
 from gpumagic.tensor_info.overlap import Placed, covered_bytes
 
@@ -139,3 +141,30 @@ def test_names_are_grouped_by_the_memory_that_they_were_cut_from(cuts):
     several = [each for each in expected.values() if len(each) > 1]
     shared = [set(names(each)) for each in found.groups if len(each.names) > 1]
     assert sorted(map(sorted, shared)) == sorted(map(sorted, several))
+
+
+@pytest.mark.parametrize(
+    ("view", "is_safe"),
+    [
+        (lambda y: y, True),
+        (lambda y: y.view(4, 4), True),
+        (lambda y: y.t(), False),
+        (lambda y: y.view(2, 2, 4).transpose(0, 1).reshape(4, 4), True),
+    ],
+)
+def test_pairs_are_warned_of_that_torch_refuses_to_add_in_place(view, is_safe):
+    """What an operation writes, it may not read again in another order."""
+    y = torch.ones(4, 4)
+    other = view(y)
+    notes = [each.text for each in compare(y, other).drawing().notes]
+
+    assert any("may mix values" in text for text in notes) is not is_safe
+    with contextlib.nullcontext() if is_safe else pytest.raises(RuntimeError):
+        y += other
+
+
+def test_what_to_type_is_code_where_tensors_were_given_no_names():
+    """The name that stands for a tensor in a hint can be typed."""
+    (alone,) = compare(torch.zeros(4000)[:4]).drawing().notes
+
+    assert alone.hint == "y = tensors[0].clone()"

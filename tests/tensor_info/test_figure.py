@@ -17,8 +17,10 @@ from gpumagic.tensor_info.figure import (
     Visible,
     index_panel,
     memory_strip,
+    sector_figure,
     visible_tensor,
 )
+from gpumagic.tensor_info.geometry import Geometry, warp_reads
 from gpumagic.tensor_info.report import TensorReport
 from tests.drawing.survives import assert_numbers_agree, assert_survives
 from tests.tensor_info import samples
@@ -82,6 +84,37 @@ def test_what_would_take_long_to_draw_has_no_strip():
     """Of many places, or windows over windows, there is no list of what lies where."""
     assert not strips_of(viewed(samples.HUGE, (2**30,)))
     assert "memory" not in tensor((50,) * 4, (1,) * 4).parts
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 40), st.integers(-9, 12)), min_size=1, max_size=3
+    ),
+    st.sampled_from((1, 2, 4, 8, 16)),
+    st.integers(0, 40),
+)
+def test_each_sector_has_the_lanes_that_it_serves(axes, itemsize, past):
+    """By enumeration of every byte, as the table beside it counts; lines by colour."""
+    size, stride = (tuple(axis[at] for axis in axes) for at in (0, 1))
+    start = 2**20 + past * itemsize
+    reads = warp_reads(Geometry(size, stride, 0, itemsize), start)
+    report = tensor(size, stride, itemsize=itemsize, address=start)
+    figure = sector_figure(report, reads, "")
+
+    assert len(figure.heads) == max(read.sectors for read in reads)
+    for row, read, (count, step) in zip(figure.rows, reads, axes, strict=True):
+        served = {}
+        for lane in range(min(count, 32)):
+            low = start + lane * step * itemsize
+            for byte in range(low, low + itemsize):
+                served.setdefault(byte // 32, []).append(lane)
+        told = [tile for tile in row.tiles if tile.text]
+        ends = [(int(t.split("-")[0]), int(t.split("-")[-1])) for t, _ in told]
+        assert ends == [(min(its), max(its)) for _, its in sorted(served.items())]
+        lines = [sector // 4 for sector in sorted(served)]
+        for one, other in itertools.pairwise(zip(lines, told, strict=True)):
+            assert (one[0] == other[0]) == (one[1].fill == other[1].fill)
+        assert len(told) == read.sectors
 
 
 @pytest.mark.parametrize("name", DRAWN)

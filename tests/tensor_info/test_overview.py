@@ -108,7 +108,7 @@ def test_what_is_odd_is_named():
         "not registered": (".1.mask",),
         "frozen": (".0.weight",),
     }
-    assert "1 on another device, 1 not registered" in report.drawing().title
+    assert "1 tensor on another device, 1 not registered" in report.drawing().title
     assert "float64" in str(report)
 
 

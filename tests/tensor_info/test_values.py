@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumagic.tensor_info import describe, values
+from gpumagic.tensor_info import compare, describe, values
 
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
@@ -126,3 +126,15 @@ def test_reading_values_keeps_no_graph_and_uses_no_random_number():
     assert x.grad is None
     assert x._version == 0
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_headline_of_several_says_first_whether_their_values_are_sound():
+    """With values asked for, a NaN in one of them is in the first line."""
+    x, broken = torch.ones(3), torch.tensor([1.0, math.nan])
+
+    def told(*xs, **options):
+        return compare(*xs, expressions=["x", "y"], **options).headline
+
+    assert told(x, broken, values=True) == "NaN or inf in y; x and y share no elements"
+    assert told(x, x + 1, values=True) == "no NaN or inf; x and y share no elements"
+    assert told(x, broken) == "x and y share no elements"

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 WATCHED_BYTES = 1 << 26  # what is smaller is not looked at
 _SEGMENT_BYTES = 2 << 20  # the allocator takes multiples of it
 _SPARE_BYTES = 512 << 20  # for the kernel, the notebook and the operation itself
-_SMALL_BYTES = 1 << 12  # inputs below this make no large output
+_SMALL_BYTES = 1 << 12  # inputs below this make no large output, unless told to
+_LARGE = 1 << 20  # numbers that may be a size
 _WIDEST_ITEM_BYTES = 16
 
 
@@ -180,7 +181,7 @@ class General:
         if operation.takes_generator:
             self._give_generator(gpu, inner, named)
         given = {**named, **{name: _fresh(each) for name, each in targets.items()}}
-        if call.expanded or call.nbytes > _SMALL_BYTES:
+        if call.expanded or call.nbytes > _SMALL_BYTES or _multiplied(inner) > _LARGE:
             foresee(simulation, gpu, operation, inner, given)
         if simulation.poisons:
             inner = self._poisoned(call, gpu, inner, args)
@@ -393,9 +394,9 @@ def at_most_bytes(
     operation: Operation, inner: Sequence[Any], named: dict[str, Any]
 ) -> int:
     """What is never less than an operation makes, found without running anything."""
-    given = _flat((*inner, *named.values()))
+    given = [*_flat((*inner, *named.values()))]
     shapes = [each.shape for each in given if isinstance(each, torch.Tensor)]
-    if not operation.makes or not shapes:
+    if not operation.makes:
         return 0
     if operation.is_product:
         elements = math.prod(shapes[-2][:-1]) * shapes[-1][-1]
@@ -403,8 +404,9 @@ def at_most_bytes(
         elements = math.prod(_broadcast(shapes))
     elif operation.over_lists or operation.rule.kind in OF_THEIR_INPUTS_SIZE:
         elements = sum(map(math.prod, shapes))
-    else:  # what grows by the numbers that it is given is not foreseen
-        elements = math.prod(max(1, math.prod(shape)) for shape in shapes)
+    else:  # no output is larger than all sizes and numbers multiplied
+        tensors = math.prod(max(1, math.prod(shape)) for shape in shapes)
+        elements = tensors * _multiplied(given)
     return int(_WIDEST_ITEM_BYTES * operation.makes * elements)
 
 
@@ -431,6 +433,15 @@ def bytes_by_shapes(
         return 0  # its size depends on numbers, or it is an error torch will tell
     made = made if isinstance(made, (list, tuple)) else (made,)
     return sum(each.nbytes for each in _flat(made) if isinstance(each, torch.Tensor))
+
+
+def _multiplied(values: Sequence[Any]) -> int:
+    """The numbers of a call: each may be a factor, or be added at either end."""
+    product = 1
+    for value in _flat(values):
+        if type(value) in (int, float) and math.isfinite(value):
+            product *= math.ceil(abs(value)) + 1
+    return product
 
 
 def _flat(values: Sequence[Any]) -> Iterator[Any]:

@@ -6,6 +6,7 @@ twins, lets torch's CPU kernel compute, and enters what happened into the books.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -137,6 +138,8 @@ def _quick(  # noqa: C901, PLR0915 -- said below
             elif kind is list and not (each and isinstance(each[0], int)):
                 return general(*args, **options)
             else:
+                if kind is list:  # sizes, by which an output may grow
+                    elements *= abs(math.prod(each))
                 inner.append(each)
         if gpu is None or (
             options and (counted or not values.issuperset(map(type, options.values())))

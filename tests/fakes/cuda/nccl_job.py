@@ -63,6 +63,17 @@ class Rank:
         if apart > 1e-5:
             self.wrong.append(f"rank {self.rank}, {what}: {apart} apart")
 
+    def raises(self, words: str, action: Callable[[], object]) -> None:
+        """Note what is raised if it does not say so."""
+        try:
+            action()
+        except RuntimeError as error:
+            said = str(error)
+        else:
+            said = "nothing"
+        if words not in said:
+            self.wrong.append(said)
+
 
 def values(rank: int, dtype: Any, count: int = 1000) -> Any:
     """What a rank gives; every rank can work out what the others do."""
@@ -125,27 +136,6 @@ def roundings(me: Rank) -> None:
     x = me.put(torch.tensor([float("nan"), float("inf"), -1.0]))
     dist.all_reduce(x, op=MAX)
     me.same("a NaN stays", x.isnan(), torch.tensor([True, False, False]))
-
-
-def movements(me: Rank) -> None:
-    """What only moves values, in all types."""
-    n, r = me.count, me.rank
-    for dtype in (*FLOATS, *WHOLE, *EIGHT, torch.bool, torch.complex64):
-        given = [values(k, torch.float32).to(dtype) for k in me.everybody]
-        mine, all_of_them = me.put(given[r]), torch.cat(given)
-        many = me.empty(1000 * n, dtype)
-        dist.all_gather_into_tensor(many, mine)
-        me.same(f"all_gather_into_tensor of {dtype}", many, all_of_them)
-        room = [me.empty(1000, dtype) for _ in me.everybody]
-        dist.all_gather(room, mine)
-        me.same(f"all_gather of {dtype}", torch.cat(room), all_of_them)
-        x = me.put(given[r])
-        dist.broadcast(x, src=n - 1)
-        me.same(f"broadcast of {dtype}", x, given[n - 1])
-        dist.all_to_all_single(many, me.put(torch.roll(all_of_them, r)))
-        part = slice(1000 * r, 1000 * (r + 1))
-        sent = [torch.roll(all_of_them, k)[part] for k in me.everybody]
-        me.same(f"all_to_all of {dtype}", many, torch.cat(sent))
 
 
 def roots(me: Rank) -> None:
@@ -233,30 +223,6 @@ def groups(me: Rank) -> None:
     if told != [{"rank": k} for k in me.everybody]:
         me.wrong.append(f"objects: {told}")
     dist.barrier()
-
-
-def order(me: Rank) -> None:
-    """Collectives between other work run in its order; nothing waits on the host."""
-    x = torch.full((1000,), float(me.rank + 1), device=me.device)
-    expected = torch.full((1000,), float(sum(me.everybody) + me.count))
-    side = torch.cuda.Stream()
-    torch.cuda.synchronize()
-    with torch.cuda.stream(side):
-        for _ in range(4):
-            torch.cuda._sleep(100_000)
-            work = dist.all_reduce(x, async_op=True)
-            work.wait()
-            x = x / me.count
-        x = x * me.count
-    side.synchronize()
-    me.same("in its order", x, expected)
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-    events[0].record()
-    dist.all_reduce(x)
-    events[1].record()
-    events[1].synchronize()
-    if not events[1].query() or events[0].elapsed_time(events[1]) <= 0:
-        me.wrong.append("events tell no time")
 
 
 def times(me: Rank) -> None:
@@ -467,28 +433,16 @@ def waits(me: Rank) -> None:
     if me.rank == 1:
         time.sleep(6)
         return
-    try:
-        dist.all_reduce(torch.ones(10, device=me.device), async_op=True).wait()
-    except RuntimeError as error:
-        said = str(error)
-    else:
-        said = "nothing"
-    if "timeout" not in said:
-        me.wrong.append(said)
+    x = torch.ones(10, device=me.device)
+    me.raises("timeout", lambda: dist.all_reduce(x, async_op=True).wait())
     dist.distributed_c10d._abort_process_group()
 
 
 def share(me: Rank) -> None:
     """Two ranks on one GPU are refused, as the real NCCL does."""
     torch.cuda.set_device(0)
-    try:
-        dist.all_reduce(torch.ones(1, device="cuda:0"))
-    except RuntimeError as error:
-        said = str(error)
-    else:
-        said = "nothing"
-    if "Duplicate GPU detected" not in said:
-        me.wrong.append(said)
+    x = torch.ones(1, device="cuda:0")
+    me.raises("Duplicate GPU detected", lambda: dist.all_reduce(x))
 
 
 def dies(me: Rank) -> None:
@@ -499,17 +453,14 @@ def dies(me: Rank) -> None:
     if me.rank == 1:
         os._exit(0)
     work = dist.all_reduce(x, async_op=True)
-    try:
+
+    def wait() -> None:
         for _ in range(200):
             time.sleep(0.1)
             work.is_completed()
             work.wait()
-    except RuntimeError as error:
-        said = str(error)
-    else:
-        said = "nothing"
-    if "remote process exited" not in said:
-        me.wrong.append(said)
+
+    me.raises("remote process exited", wait)
 
 
 def late(me: Rank) -> None:

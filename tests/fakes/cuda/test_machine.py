@@ -159,22 +159,6 @@ def test_threads_of_the_host_share_a_clock_that_never_goes_back(run):
     assert backward == []
 
 
-def test_the_thousand_and_first_launch_waits(run):
-    """A stream holds a thousand launches; the next comes back when there is room."""
-    before, after, end = run("""
-        stream, first = cuda.stream(), cuda.event()
-        cuda.spin(50 * MILLISECOND_CYCLES, stream)
-        cuda.record(first, stream)
-        for _ in range(999): cuda.spin(1000, stream)
-        before = cuda.now()
-        cuda.spin(1000, stream)
-        show([before, cuda.now(), cuda.event_ns(first)])
-    """)
-
-    assert before < end
-    assert after == end
-
-
 def test_a_frozen_clock_does_not_count_what_the_thread_does(run):
     """Of 200 ms of the host's own work at least so much is not in the virtual time."""
     real, virtual = run(
@@ -190,20 +174,6 @@ def test_a_frozen_clock_does_not_count_what_the_thread_does(run):
     )
 
     assert virtual <= real - 200_000_000
-
-
-def test_waits_of_two_threads_go_by_side_by_side(run):
-    """Two threads that wait for 60 ms each, on streams of their own, take 60 ms."""
-    took = run("""
-        streams, before = [cuda.stream() for _ in "ab"], cuda.now()
-        for each in streams: cuda.spin(60 * MILLISECOND_CYCLES, each)
-        threads = [threading.Thread(target=cuda.wait, args=(s,)) for s in streams]
-        for each in threads: each.start()
-        for each in threads: each.join()
-        show(cuda.now() - before)
-    """)
-
-    assert 60_000_000 < took < 60_100_000
 
 
 # ---------------------------------------------------------------- streams
@@ -249,31 +219,6 @@ def test_what_the_host_writes_before_a_copy_begins_is_copied(run):
     assert found == [7] * 8
 
 
-def test_values_are_made_in_the_order_of_the_timeline(run):
-    """A copy sees what a kernel of another stream left that had ended before it."""
-    found = run("""
-        WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-        one, other, memory = cuda.stream(), cuda.stream(), cuda.memory(8)
-
-        @WORK
-        def write_slowly(_):
-            time.sleep(0.05)
-            ctypes.memset(memory, 5, 8)
-
-        cuda.driver.machine_collect(1)
-        cuda.call("machine_kernel", b"slow", one, 1000)
-        cuda.answer("machine_work", one, write_slowly, None)
-        cuda.driver.machine_collect(0)
-        cuda.driver.machine_pass(ctypes.c_int64(1_000_000))
-        pinned = cuda.pinned(8)
-        cuda.copy(pinned, memory, 8, other)
-        cuda.wait(other)
-        show(list(ctypes.string_at(pinned, 8)))
-    """)
-
-    assert found == [5] * 8
-
-
 def test_streams_of_the_old_sense_and_the_default_one_wait_for_each_other(run):
     """A blocking stream begins after the default one has ended, another does not."""
     blocking, other, end = run("""
@@ -311,40 +256,6 @@ def test_a_function_of_the_host_runs_at_its_place_and_time(run, clock):
 
     assert called == end
     assert order == ["called", "done"]
-
-
-def test_work_with_others_ends_when_it_does_and_moves_what_is_behind_it(run):
-    """Nobody knows a collective's end before: later work begins after it."""
-    lasted, behind = run(
-        """
-        WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-        come, forgotten = threading.Event(), threading.Event()
-        wait, forget = WORK(lambda _: come.wait()), WORK(lambda _: forgotten.set())
-        one, other = cuda.stream(), cuda.stream()
-        first, met, last = (cuda.event() for _ in range(3))
-
-        def meet(stream, chain=ctypes.c_void_p(1)):
-            cuda.call("machine_kernel_work", b"meet", stream, 5000, 1, 32, chain, wait,
-                      forget, None)
-
-        cuda.record(first, one)
-        meet(one)
-        cuda.record(met, one)
-        cuda.spin(1000, one)
-        cuda.call("cudaStreamWaitEvent", other, met, 0)
-        cuda.record(last, other)
-        assert not cuda.passed(last)
-        threading.Timer(0.1, come.set).start()
-        cuda.wait(other)
-        assert forgotten.wait(10)
-        moments = [cuda.event_ns(each) for each in (first, met, last)]
-        show([moments[1] - moments[0], moments[2] - moments[1]])
-        """,
-        clock="paced",
-    )
-
-    assert lasted > 50_000_000
-    assert behind >= 0
 
 
 def test_a_chain_runs_in_the_order_of_its_calls_on_whatever_streams(run):
@@ -472,33 +383,6 @@ def test_memory_runs_out_at_what_the_card_has_less_what_is_held(run):
     assert fresh == 0
 
 
-def test_processes_and_nvml_see_each_other(run):
-    """What another process holds is not free here, and NVML lists both."""
-    ours, theirs, rows, used = run("""
-        import pynvml
-        memory = cuda.memory(100 << 20)
-        child = subprocess.run([sys.executable, "-c", '''if True:
-            from by_hand import Cuda
-            import pynvml
-            cuda = Cuda()
-            pynvml.nvmlInit()
-            gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
-            free, total = cuda.memory_info()
-            rows = pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)
-            print(total - free, sorted(each.usedGpuMemory for each in rows),
-                  pynvml.nvmlDeviceGetMemoryInfo(gpu).used, sep="|")'''],
-            capture_output=True, text=True, check=True)
-        theirs, rows, used = map(json.loads, child.stdout.split("|"))
-        free, total = cuda.memory_info()
-        show([total - free, theirs, rows, used])
-    """)
-
-    assert ours == 600 * MIB
-    assert theirs == 1100 * MIB
-    assert rows == [500 * MIB, 600 * MIB]
-    assert used == (1100 + 559) * MIB
-
-
 def test_a_mig_slice_is_a_device_with_its_own_memory(run):
     """Of a slice a process sees its MIB, less what the scenario says is used of it."""
     free, total, name = run(
@@ -582,31 +466,6 @@ def map_at(address, handle):
 """
 
 
-def test_physical_memory_can_be_mapped_anywhere_and_anew(run):
-    """What was written at one address is read at another, until it is given back."""
-    found, free = run(
-        VIRTUAL
-        + """
-cuda.memory_info()
-space = cuda.made("cuMemAddressReserve", 4 * SIZE, 0, 0, 0)
-handle = cuda.made("cuMemCreate", SIZE, ctypes.byref(properties), 0)
-map_at(space, handle)
-cuda.write(space, b"moved")
-cuda.call("cuMemUnmap", space, SIZE)
-map_at(space + SIZE, handle)
-found = cuda.read(space + SIZE, 5).decode()
-free = [cuda.memory_info()[0]]
-cuda.call("cuMemRelease", handle)
-cuda.call("cuMemUnmap", space + SIZE, SIZE)
-cuda.call("cuMemAddressFree", space, 4 * SIZE)
-show([found, [*free, cuda.memory_info()[0]]])
-"""
-    )
-
-    assert found == "moved"
-    assert free[1] - free[0] == 4 * MIB
-
-
 # ---------------------------------------------------------------- several processes
 
 
@@ -673,34 +532,6 @@ show([[cuda.read(memory, 5).decode(), cuda.read(space, 5).decode()], waited])
 # ---------------------------------------------------------------- several devices
 
 
-def test_asking_for_a_function_of_the_driver_makes_no_context(run):
-    """While torch starts it asks, and has not chosen a device."""
-    before, after = run(
-        """
-        def held():
-            active, flags = ctypes.c_int(), ctypes.c_uint()
-            found = []
-            for device in range(4):
-                cuda.call("cuDevicePrimaryCtxGetState", device, ctypes.byref(flags),
-                          ctypes.byref(active))
-                found.append(active.value)
-            return found
-
-        found = ctypes.c_int()
-        cuda.made("cudaGetDriverEntryPointByVersion", b"cuMemCreate", 13000, 0,
-                  ctypes.byref(found))
-        before = held()
-        cuda.call("cudaSetDevice", 2)
-        cuda.memory(8)
-        show([before, held()])
-        """,
-        "idle_four_gpus",
-    )
-
-    assert before == [0, 0, 0, 0]
-    assert after == [0, 0, 1, 0]
-
-
 def test_each_device_has_its_own_default_stream_memory_and_peers(run):
     """Device 1 is busy while device 0 is not, though both streams have one name."""
     busy, idle, within, between, second = run(
@@ -738,57 +569,3 @@ def test_each_device_has_its_own_default_stream_memory_and_peers(run):
     assert idle < 10_000
     assert between > within
     assert second == "peer"
-
-
-# ---------------------------------------------------------------- torch's allocators
-
-ALLOCATORS = """
-import torch
-
-def used_mib():
-    free, total = torch.cuda.mem_get_info()
-    return (total - free) >> 20
-
-def reserved_mib(): return torch.cuda.memory_reserved() >> 20
-
-def filled(mib):
-    return torch.full((mib << 20,), mib, dtype=torch.uint8).to("cuda")
-
-one, other = filled(40), filled(60)
-found = {"sums": [x.cpu().sum(dtype=torch.int64).item() >> 20 for x in (one, other)],
-         "held": [used_mib() - reserved_mib()]}
-del other
-torch.cuda.synchronize()
-torch.cuda.empty_cache()
-found["left"] = reserved_mib()
-found["held"].append(used_mib() - reserved_mib())
-if torch.cuda.get_allocator_backend() == "native":
-    found["expandable"] = [s["is_expandable"] for s in torch.cuda.memory_snapshot()]
-try:
-    torch.empty(200 << 30, dtype=torch.uint8, device="cuda")
-except torch.cuda.OutOfMemoryError:
-    found["ran out"] = True
-source, target = filled(1), filled(2)
-graph = torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph):
-    target[: 1 << 20].copy_(source)
-source.copy_(torch.full((1 << 20,), 9, dtype=torch.uint8))
-graph.replay()
-found["replayed"] = target[: 1 << 20].cpu().unique().tolist()
-show(found)
-"""
-
-
-@pytest.mark.parametrize(
-    "setting", ["expandable_segments:True", "backend:cudaMallocAsync"]
-)
-def test_torch_has_its_other_allocators(run, setting):
-    """Each holds what it says, gives back, runs out, and serves graphs."""
-    found = run(ALLOCATORS, PYTORCH_CUDA_ALLOC_CONF=setting)
-
-    assert found["sums"] == [40 * 40, 60 * 60]
-    assert found["held"] == [500, 500]
-    assert found["left"] == 40
-    assert found["ran out"]
-    assert found["replayed"] == [9]
-    assert found.get("expandable") in ([True], None)

@@ -28,12 +28,10 @@ ROOT = Path(__file__).parents[3]
 CHECKS = (
     "reductions",
     "roundings",
-    "movements",
     "roots",
     "uneven",
     "pairs",
     "groups",
-    "order",
     "graphs",
     "random_programs",
     "trainings",

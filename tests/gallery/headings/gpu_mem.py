@@ -12,6 +12,7 @@ HEADINGS = {
     "map": "Where each block lies, and how broken up the free memory is",
     "map-two-devices": "Blocks on two GPUs",
     "leaks": "What is held, and probably not wanted",
+    "leaks-grown": "A list that holds more at each look",
     "free": "Memory came back to torch",
     "why-live": "Out of memory: too much was alive",
     "why-fragmented": "Out of memory: enough was free, but not in one piece",
