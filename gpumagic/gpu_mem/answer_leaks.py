@@ -163,7 +163,9 @@ def _leak_parts(report: LeakReport) -> Iterator[kit.Part]:
         if any(leak.undo.startswith(FREE) for leak in leaks):
             said = "one command lets go of errors and shown results"
             yield kit.Note("note", said, FREE)
-    elif not report.grown:
+    elif report.grown:
+        yield kit.Note("note", "in a cell, this finds the line", "%%gpu_mem --lines")
+    else:
         yield kit.Note("note", _WATCH, "%%gpu_mem")
         yield kit.Note("note", _CYCLES, FREE)
     if report.partial:

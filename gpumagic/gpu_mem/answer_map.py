@@ -87,8 +87,7 @@ def _parts(report: MapReport) -> Iterator[kit.Part]:
     if rows := held_back(report.segments):
         yield held_back_table(rows, report.setting).beginning(room)
     if free.total():
-        said = "whether a tensor fits now, and what to do if not"
-        yield kit.Note("note", said, "%gpu_mem fit 2GiB", said)
+        yield kit.Note("note", "ask whether a tensor fits", "%gpu_mem fit 2GiB", "fit")
     yield kit.how_measured(kit.Paragraph(_HOW))
 
 

@@ -168,8 +168,7 @@ def _growing(events: Events) -> Iterator[Spot]:
 
     A pass ends where another line goes on; of a line that is alone in its loop each
     piece is a pass. What is kept from the first pass on, or replaced in each, is no
-    growth: more has to stay of the first half of the passes and of the second, besides
-    the last one.
+    growth: more has to stay of both halves of the passes, besides the last one.
     """
     passes: Counter[Spot | None] = Counter()
     pieces: Counter[Spot | None] = Counter()

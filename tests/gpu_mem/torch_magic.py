@@ -139,6 +139,10 @@ def test_each_first_line_or_note_says_what_to_type(shell):
     assert run(shell, "%gpu_mem free -o -q").drawing().notes[0].hint == "%gpu_mem"
     note = run(shell, "%gpu_mem map -o -q").drawing().notes[0]
     assert note.hint.startswith("%gpu_mem fit")
+    run(shell, "%gpu_mem -q")
+    run(shell, "kept.append(torch.ones(1 << 20, device='sim'))")
+    hint = run(shell, "%gpu_mem leaks -o -q").drawing().notes[0].hint
+    assert hint == "%%gpu_mem --lines"
 
 
 MANY_NAMES = """
