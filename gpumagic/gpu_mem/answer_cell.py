@@ -47,7 +47,6 @@ _LEGEND = (
     (_CACHED, "kept by torch for its next tensors"),  # the second, as in a balance
     (_PERHAPS, "up to the upper bound of the peak"),
 )
-_LEAKS = "%gpu_mem leaks"
 _PEAKS = {
     PeakKind.EXACT: "The peak is exact, by the allocator's own counter.",
     PeakKind.BOUND: (
@@ -117,13 +116,17 @@ def headline(report: CellReport) -> str:
         said = [f"{_delta(together)} {where} together", f"the most: {largest}"]
     if not changes:
         said = ["no memory moved on any device"]
+    holders = () if report.holdings is None else report.holdings.holders
     if report.failed is not None:
         error = report.failed.partition(":")[0]
         error = short(error) if error.isidentifier() else "an error"
         said[0] = f"failed with {error}: {said[0]}"
-        if held := _held_by_errors(report):
-            said.append(f"{held} is held by the failed call")
-    elif most := _most(report):
+        held = sum(e.own_bytes for e in holders if e.kind is HolderKind.ERROR)
+        if "OutOfMemory" in report.failed:
+            said.append("%gpu_mem why says what was in the way")
+        elif held:
+            said.append(f"{bytes_text(held)} is held by a failed call: %gpu_mem leaks")
+    elif most := _most(report, holders):
         said.append(most)
     name = report.code.name
     return f"{short(name)}: {'; '.join(said)}" if name else "; ".join(said)
@@ -158,35 +161,34 @@ def _size(change: records.DeviceChange) -> tuple[int, int]:
     return abs(change.allocated_delta or 0), change.peak.low_bytes or 0
 
 
-def _held_by_errors(report: CellReport) -> str:
-    """How much the frames of errors hold; empty where that is nothing."""
-    holders = () if report.holdings is None else report.holdings.holders
-    nbytes = sum(e.own_bytes for e in holders if e.kind is HolderKind.ERROR)
-    return bytes_text(nbytes) if nbytes else ""
-
-
-def _most(report: CellReport) -> str:
-    """Which line, or else which name, has most of what the cell left."""
+def _most(report: CellReport, holders: Sequence[records.Holder]) -> str:
+    """Which line leaks, or else what has most of what the cell left."""
     delta = known_sum([each.allocated_delta for each in report.changes]) or 0
-    growing = [line for line in report.lines or () if line.line]
-    line = max(growing, key=lambda each: each.left_bytes, default=None)
-    if line and line.line and line.left_bytes > max(_WORTH_NAMING * delta, 0):
-        place = line.line.where if line.number is None else f"line {line.number}"
-        return f"{place} left {bytes_text(line.left_bytes)}"
-    if delta <= 0 or report.holdings is None:
+    lines = [line for line in report.lines or () if line.line]
+    lines.sort(key=lambda each: -each.left_bytes)
+    for line in lines:
+        if line.grows and line.left_bytes > max(_WORTH_NAMING * delta, 0):
+            return f"{_place(line)} left {bytes_text(line.left_bytes)}"
+    if delta <= 0:
         return ""
     first = unwanted(report.holdings)
     if first is not None:
         more = first.nbytes if first.delta_bytes is None else first.delta_bytes
         if more > 0:
             return f"{bytes_text(more)} is held by {first.words}"
+    if lines and 2 * lines[0].left_bytes > delta:
+        return f"{_place(lines[0])} made most of it: {bytes_text(lines[0].left_bytes)}"
     named = [
         (abs(each.delta_bytes), each)
-        for each in report.holdings.holders
+        for each in holders
         if each.delta_bytes and each.kind is not HolderKind.UNATTRIBUTED
     ]
     _, most = max(named, key=lambda each: each[0], default=(0, None))
     return f"{short(most.name)} {change_text(most.delta_bytes)}" if most else ""
+
+
+def _place(use: records.LineUse) -> str:
+    return f"line {use.number}" if use.number else use.line.where if use.line else ""
 
 
 # ------------------------------------------------------------------- the screen
@@ -210,7 +212,10 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
         yield curve(most, report)
     elif counted:
         yield _bars(counted, setting)
-    told = tuple(_notes(report))
+    told = notes(report.badges, setting)
+    if report.lines_partial:
+        full = "the recording was full: the oldest steps are lost, lines took more"
+        told = (kit.Note("warning", full), *told)
     yield from told
     room = MOST_ROWS - 2 * min(len(told), MOST_NOTES) - 2 * recorded  # a curve is high
     if report.lines is not None:
@@ -235,22 +240,6 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
     said += [_STEPS] if courses else []
     remarks = (kit.Note("note", remark) for remark in report.remarks)
     yield kit.how_measured(kit.Paragraph("\n".join(said)), *remarks)
-
-
-def _notes(report: CellReport) -> Iterator[kit.Note]:
-    """What leads to an action, the most serious first."""
-    from gpumagic import drawing as kit
-
-    if report.failed is not None and _held_by_errors(report):
-        said = "frames of the error keep their tensors alive until they are let go of"
-        yield kit.Note("problem", said, _LEAKS)
-    if report.lines_partial:
-        said = "the recording was full: the oldest steps are lost, lines took more"
-        yield kit.Note("warning", said)
-    if report.failed is not None and "OutOfMemory" in report.failed:
-        said = "the cell ended since no memory was left"
-        yield kit.Note("problem", said, "%gpu_mem why")
-    yield from notes(report.badges, report.setting)
 
 
 def _bars(

@@ -163,7 +163,9 @@ def _leak_parts(report: LeakReport) -> Iterator[kit.Part]:
         if any(leak.undo.startswith(FREE) for leak in leaks):
             said = "one command lets go of errors and shown results"
             yield kit.Note("note", said, FREE)
-    elif not report.grown:
+    elif report.grown:
+        yield kit.Note("note", "in a cell, this finds the line", "%%gpu_mem --lines")
+    else:
         yield kit.Note("note", _WATCH, "%%gpu_mem")
         yield kit.Note("note", _CYCLES, FREE)
     if report.partial:
@@ -494,8 +496,8 @@ def _free_parts(report: FreeReport) -> Iterator[kit.Part]:
     if any((each.back_bytes or 0) > 0 for each in found):
         give = f"torch.{report.setting.kind}.empty_cache() gives it to the device"
         yield kit.Note("note", _KEPT, give, "kept by torch")
-    elif report.lost and not any(each.back_bytes for each in found):
-        yield kit.Note("note", "other names may hold it; this shows which", "%gpu_mem")
+    elif any(each.after.allocated_bytes for each in found):
+        yield kit.Note("note", "other names hold what is in use", "%gpu_mem")
     yield from (kit.Note("note", remark) for remark in report.remarks)
 
 

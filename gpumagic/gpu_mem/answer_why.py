@@ -33,6 +33,7 @@ _MUCH_OF_THE_DEVICE, _MUCH_OF_WHAT_LIVES = 0.1, 0.25
 _USUAL_OUTSIDE_BYTES = 2 << 30  # a context, loaded kernels, some buffers
 _SURELY = 0.99  # sizes in the error are rounded to hundredths of their unit
 _WORTH_A_LINE_BYTES = 1 << 20
+_UNDER_A_LIMIT = " under the limit of this process"
 _NO_WORDS = (
     "of an error that the code catches no words are left: let it out once, without try "
     "and except"
@@ -89,10 +90,10 @@ class Verdict(Record):
 
     def clauses(self) -> dict[str, str]:
         """The words about the limit of this process, and about pools of graphs."""
-        limits = " under the limit of this process" if self.is_capped else ""
+        limits = _UNDER_A_LIMIT if self.is_capped else ""
         if self.pools_bytes:
             limits += f", with {bytes_text(self.pools_bytes)} kept for graphs"
-        may_take = "this process may take" if self.is_capped else "the device has"
+        may_take = "this process may take" if self.is_capped else "the device can give"
         return {"limits": limits, "may_take": may_take}
 
 
@@ -447,9 +448,10 @@ def why_headline(report: WhyReport) -> str:
 def _why_sentences(report: WhyReport, oom: records.OomFacts) -> Iterator[str]:
     """All that is true of it, the most telling first."""
     alive, gone = "too much else is alive", report.held.gone_bytes
+    clauses = report.verdict.clauses()
     if gone > (oom.allocated_bytes or 0) / 2:
         alive = f"{bytes_text(gone)} of what was alive then is free again"
-    clauses = report.verdict.clauses()
+        clauses["limits"] = clauses["limits"].removeprefix(_UNDER_A_LIMIT)
     for cause in report.verdict.causes:
         yield _CAUSES[cause].why.format(alive=alive, **clauses)
 

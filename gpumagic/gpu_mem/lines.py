@@ -8,9 +8,12 @@ that holds it in the end, and one that was given back since has the line that to
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import linecache
 from collections import Counter, defaultdict
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.simulated import simulated_box
@@ -140,6 +143,7 @@ def lines_of(device: int, events: Events, in_cell: InCell) -> tuple[LineUse, ...
         sums[event.spot]["at_peak_bytes"] += event.nbytes
     for event in alive_after(events, len(events)):
         sums[event.spot]["left_bytes"] += event.nbytes
+    growing = set(_growing(events))
 
     def place(spot: Spot | None) -> tuple[bool, bool, str, int]:
         if spot is None:
@@ -147,9 +151,69 @@ def lines_of(device: int, events: Events, in_cell: InCell) -> tuple[LineUse, ...
         return False, not in_cell(spot.file), spot.file, spot.line or 0
 
     return tuple(
-        LineUse(_line(spot), _number(spot, in_cell), device, spot in in_backward, **its)
+        LineUse(
+            _line(spot),
+            _number(spot, in_cell),
+            device,
+            spot in in_backward,
+            spot in growing,
+            **its,
+        )
         for spot, its in sorted(sums.items(), key=lambda each: place(each[0]))
     )
+
+
+def _growing(events: Events) -> Iterator[Spot]:
+    """The lines of which more stays with each pass of a loop.
+
+    A pass ends where another line goes on; of a line that is alone in its loop each
+    piece is a pass. What is kept from the first pass on, or replaced in each, is no
+    growth: more has to stay of both halves of the passes, besides the last one.
+    """
+    passes: Counter[Spot | None] = Counter()
+    pieces: Counter[Spot | None] = Counter()
+    at: dict[int, tuple[int, int]] = {}  # by address: of which pass, and which piece
+    for spot, its in groupby(events, key=attrgetter("spot")):
+        passes[spot] += 1
+        for event in its:
+            pieces[spot] += event.taken
+            at[event.address] = passes[spot], pieces[spot]
+    left: defaultdict[Spot | None, list[tuple[int, int]]] = defaultdict(list)
+    for event in alive_after(events, len(events)):
+        left[event.spot].append(at[event.address])
+    for spot, places in left.items():
+        loop = _loop_of(spot) if spot and len(places) > 1 else None
+        if spot is None or loop is None:
+            continue
+        alone = {(spot.file, number) for number in loop} & passes.keys() == {spot}
+        by_piece = alone and passes[spot] == 1
+        count = pieces[spot] if by_piece else passes[spot]
+        of = {place[by_piece] for place in places}
+        late = any(count / 2 < number <= count - (count > 2) for number in of)
+        # Two passes outside of a loop may be two calls.
+        if min(of) <= count / 2 and late and (loop or count > 2):
+            yield spot
+
+
+def _loop_of(spot: Spot) -> range | None:
+    """The lines of the loop that a line is in, none outside of one.
+
+    It is None in a constructor, which makes each part once, however many there are.
+    """
+    loop = range(0)
+    try:
+        tree = ast.parse("".join(linecache.getlines(spot.file)))
+    except (SyntaxError, ValueError):  # its source is gone, or is no Python
+        return loop
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.While, ast.FunctionDef)):
+            lines = range(node.body[0].lineno, (node.end_lineno or 0) + 1)
+            inside = spot.line in lines
+            if inside and not isinstance(node, ast.FunctionDef):
+                loop = lines
+            elif inside and getattr(node, "name", "") == "__init__":
+                return None
+    return loop
 
 
 def _line(spot: Spot | None) -> CodeLine | None:

@@ -259,6 +259,7 @@ class LineUse(Record):
     number: int | None  # its number in the cell; the magic line is line 1
     device: int
     backward: bool = False  # taken by a backward pass that it started
+    grows: bool = False  # more of it stays with each pass of a loop
     allocated_bytes: int = 0
     freed_bytes: int = 0
     at_peak_bytes: int = 0  # of this line, and alive when the most was allocated

@@ -30,7 +30,7 @@ QUESTIONS = (
     ("Which line waits?", "cuda_sync_time-syncs", "In [5], line 2"),
     ("Which line takes the GPU?", "cuda_sync_time-lines", "2.70 ms loss.backward()"),
     ("Who holds my memory?", "gpu_mem-balance", "optimizer holds 1.94 GiB"),
-    ("Which line leaks?", "gpu_mem-cell-lines", "line 5 left 993 MiB"),
+    ("Which line leaks?", "gpu_mem-cell-lines", "line 3 left 840 MiB"),
     ("How do I get it back?", "gpu_mem-why-leaked", "1. %gpu_mem free"),
     ("Why can others not have it?", "gpu_mem-map", "model.weight and 3 other blocks"),
     ("Will workers help?", "pin_loader-diagnosed", "0 and 8 workers load no faster"),

@@ -150,16 +150,18 @@ def line(number, source, *figures, backward=False):
     """What a line of the cell did, in GiB: took, gave back, at the peak, left."""
     *figures, left = map(gib, figures)
     where = CodeLine(f"In [9], line {number}", source)
-    return LineUse(where, number, 0, backward, *figures, left)
+    return LineUse(where, number, 0, backward, number == 3, *figures, left)
 
 
 LINES = (
-    line(3, "loss = step(x, y)", 8.2, 7.4, 0.8, 0.02),
+    line(3, "loss = step(x, y)", 8.2, 7.4, 0.8, 0.82),
     line(4, "loss.backward()", 4.1, 3.6, 0.49, 0.49, backward=True),
     line(4, "loss.backward()", 512 / GIB, 512 / GIB, 0, 0),
     line(5, "opt.step()", 0.97, 0, 0.97, 0.97),
-    LineUse(CodeLine("train.py, line 40", None), None, 0, False, MIB, 0, MIB, MIB),
-    LineUse(None, None, 0, False, 8 * MIB, 0, 8 * MIB, 8 * MIB),
+    LineUse(
+        CodeLine("train.py, line 40", None), None, 0, False, False, MIB, 0, MIB, MIB
+    ),
+    LineUse(None, None, 0, False, False, 8 * MIB, 0, 8 * MIB, 8 * MIB),
 )
 
 

@@ -64,20 +64,6 @@ def nothing_left_by_others(monkeypatch):
     )
 
 
-def test_errors_results_and_cycles_go():
-    """They, and the cycles that they were in, are gone on return."""
-    values = [Big(), Big()]
-    gone = [weakref.ref(each) for each in values]
-    shell = shell_after(error_with(values[0]), values[1])
-    sys.last_value = shell.last_execution_result.error_in_exec
-    del values
-
-    report = free(shell, CpuRuntime())
-
-    assert [each() for each in gone] == [None, None]
-    assert report.lost == ("%debug for that error", "Out[1]")
-
-
 def test_results_that_hold_no_memory_stay():
     """A number that was shown is still there, and nothing is said to be lost."""
     shell = shell_after(None, 5)

@@ -202,19 +202,6 @@ def test_a_result_is_named_once_with_all_its_places():
     assert [len(places) for _, places in shown] == [6, 7]
 
 
-def test_dropping_frees_every_result_at_once():
-    """No result lives on, however many places have held it."""
-    results = [Big() for _ in range(5)]
-    gone = [weakref.ref(each) for each in results]
-    shell = shell_showing(*results)
-    del results
-
-    drop_outputs(shell)
-
-    assert [each() for each in gone] == [None] * 5
-    assert shown_results(shell) == []
-
-
 def test_the_shell_is_as_before_its_first_result():
     """The three names are empty strings, as IPython itself begins; `In` stays."""
     shell = shell_showing(Big())

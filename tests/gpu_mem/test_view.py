@@ -135,8 +135,7 @@ def test_any_names_are_drawn_with_their_sum(holders, allocated):
         assert len(table.rows) <= 12
 
 
-@pytest.mark.parametrize("kind", PeakKind)
-def test_every_peak_has_words(kind):
+def test_every_peak_has_words():
     """An unknown one is unknown in each form; two bounds are no exact figure."""
     for low, high, said in (
         (None, None, "unknown"),
@@ -146,7 +145,7 @@ def test_every_peak_has_words(kind):
         (3 * GIB, 4 * GIB, "3.00 to 4.00 GiB"),
         (3 * GIB, 3 * GIB, "3.00 GiB"),
     ):
-        assert peak_text(Peak(kind, low, high)) == said
+        assert peak_text(Peak(PeakKind.BOUND, low, high)) == said
 
 
 @pytest.mark.parametrize("amount", [None, 0, 1, 3 * MIB])
@@ -223,6 +222,18 @@ def test_every_cause_is_told_whatever_is_known(cause):
         sentence = drawing.folded["figures"].parts[1].text
         assert sentence.startswith("Besides, ")
         assert not re.search(r"None|[{}]|unknown", f"{drawing.title} {sentence}")
+
+
+def test_a_limit_is_not_told_of_what_is_free_again():
+    """What was alive then and went is no matter of the limit of this process."""
+    verdict, held = Verdict((Cause.TOO_MUCH_LIVE,), is_capped=True), samples.LIVE.held
+    now, then = (
+        replaced(samples.LIVE, verdict=verdict, held=replaced(held, gone_bytes=gone))
+        for gone in (0, gib(40))
+    )
+
+    assert now.drawing().title.endswith("is alive under the limit of this process")
+    assert then.drawing().title.endswith("what was alive then is free again")
 
 
 @patient
