@@ -107,4 +107,6 @@ def __getattr__(name: str) -> Any:
     """A part of a picture is imported when a view asks for it."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    part = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = part  # from now on it is found at once
+    return part

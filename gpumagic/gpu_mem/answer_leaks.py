@@ -11,13 +11,12 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter, deque
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import first_line
 from gpumagic.gpu_mem.answer_now import devices, figures, screen, words
-from gpumagic.gpu_mem.balance import CountedMemory, names_in, search
+from gpumagic.gpu_mem.balance import CountedMemory, Growth, names_in, search
 from gpumagic.gpu_mem.counters import read_all, setting_of
 from gpumagic.gpu_mem.names import (
     KnownNames,
@@ -32,7 +31,7 @@ from gpumagic.gpu_mem.names import (
     stray_errors,
     variables_of,
 )
-from gpumagic.gpu_mem.records import HolderKind, Leak, LeakKind, difference, short
+from gpumagic.gpu_mem.records import Leak, LeakKind, difference, short
 from gpumagic.gpu_mem.walk import ON_DEMAND, Budget
 from gpumagic.report.introspection import class_has
 from gpumagic.report.record import Record, Report
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
     from gpumagic.devices.storages import StorageKey
     from gpumagic.gpu_mem.balance import Reached
     from gpumagic.gpu_mem.names import Error
-    from gpumagic.gpu_mem.records import Counters, Holdings, Setting
+    from gpumagic.gpu_mem.records import Counters, Setting
 
     IsOwn = Callable[[Error], bool]
     Memory = Mapping[StorageKey, Reached]
@@ -93,17 +92,6 @@ _MOST_PASSES = 4  # a finaliser may let go of another cycle, and that of one mor
 
 
 # ------------------------------------------------------------------------- leaks
-
-
-@dataclass(frozen=True)
-class Growth(Record):
-    """A name that holds more than when it was first looked at."""
-
-    name: str
-    device: int
-    nbytes: int
-    grown_bytes: int
-    times: int  # at how many looks it held more than at the one before
 
 
 @dataclass(frozen=True)
@@ -189,46 +177,6 @@ def leaks_table(leaks: Sequence[Leak], setting: Setting) -> kit.Table:
     )
     caption = "Held, and probably not wanted"
     return kit.Table.of(caption, properties, leaks, name="leaks")
-
-
-# ------------------------------------------------------------------ names that grow
-
-_MOST_LOOKS = 10  # of each name
-_WORTH_NAMING = 1 << 20
-_GROW = (HolderKind.VARIABLE, HolderKind.MODULE, HolderKind.GRAPH)
-
-
-@dataclass
-class Looks:
-    """What each name held at the last few looks: numbers alone."""
-
-    held: dict[tuple[str, int], deque[int]] = field(default_factory=dict)
-
-    def add(self, holdings: Holdings | None) -> None:
-        """Names were looked at; round a cell, where they tell their change."""
-        for each in () if holdings is None else holdings.holders:
-            if each.kind in _GROW:
-                name = each.name, each.device
-                looks = self.held.setdefault(name, deque(maxlen=_MOST_LOOKS))
-                if not looks and each.delta_bytes:
-                    looks.append(each.reachable_bytes - each.delta_bytes)
-                looks.append(each.reachable_bytes)
-
-    def grown(self, now: Holdings) -> tuple[Growth, ...]:
-        """The names that hold more at this look than ever before."""
-        self.add(now)
-        names = dict.fromkeys((each.name, each.device) for each in now.holders)
-        looks = ((name, self.held[name]) for name in names if name in self.held)
-        found = [
-            Growth(*name, held[-1], held[-1] - held[0], _times(held))
-            for name, held in looks
-            if held[-1] == max(held) and held[-1] - held[0] >= _WORTH_NAMING
-        ]
-        return tuple(sorted(found, key=lambda each: (-each.times, -each.grown_bytes)))
-
-
-def _times(held: Iterable[int]) -> int:
-    return sum(after > before for before, after in pairwise(held))
 
 
 # ---------------------------------------------------------------- how they are found

@@ -9,7 +9,8 @@ from __future__ import annotations
 import gc
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpumagic.devices.simulated import simulated_box, word_of
@@ -19,6 +20,7 @@ from gpumagic.gpu_mem.names import graph_name, roots_of
 from gpumagic.gpu_mem.records import NAMELESS, Holder, HolderKind, Holdings
 from gpumagic.gpu_mem.walk import Budget, Walk
 from gpumagic.report.introspection import without_collecting
+from gpumagic.report.record import Record
 from gpumagic.report.units import bytes_text, count_text
 
 if TYPE_CHECKING:
@@ -449,3 +451,54 @@ def _in_blocks(
                 guessed[of_stream] += 1
                 if guessed[of_stream] <= _MOST_OF_A_STREAM:
                     yield Workspace(device, start, block["size"], PROBABLY_WORKSPACES)
+
+
+# ------------------------------------------------------------------ names that grow
+
+_MOST_LOOKS = 10  # of each name
+_WORTH_NAMING = 1 << 20
+_GROW = (HolderKind.VARIABLE, HolderKind.MODULE, HolderKind.GRAPH)
+
+
+@dataclass(frozen=True)
+class Growth(Record):
+    """A name that holds more than when it was first looked at."""
+
+    name: str
+    device: int
+    nbytes: int
+    grown_bytes: int
+    times: int  # at how many looks it held more than at the one before
+
+
+@dataclass
+class Looks:
+    """What each name held at the last few looks: numbers alone."""
+
+    held: dict[tuple[str, int], deque[int]] = field(default_factory=dict)
+
+    def add(self, holdings: Holdings | None) -> None:
+        """Names were looked at; round a cell, where they tell their change."""
+        for each in () if holdings is None else holdings.holders:
+            if each.kind in _GROW:
+                name = each.name, each.device
+                looks = self.held.setdefault(name, deque(maxlen=_MOST_LOOKS))
+                if not looks and each.delta_bytes:
+                    looks.append(each.reachable_bytes - each.delta_bytes)
+                looks.append(each.reachable_bytes)
+
+    def grown(self, now: Holdings) -> tuple[Growth, ...]:
+        """The names that hold more at this look than ever before."""
+        self.add(now)
+        names = dict.fromkeys((each.name, each.device) for each in now.holders)
+        looks = ((name, self.held[name]) for name in names if name in self.held)
+        found = [
+            Growth(*name, held[-1], held[-1] - held[0], _times(held))
+            for name, held in looks
+            if held[-1] == max(held) and held[-1] - held[0] >= _WORTH_NAMING
+        ]
+        return tuple(sorted(found, key=lambda each: (-each.times, -each.grown_bytes)))
+
+
+def _times(held: Iterable[int]) -> int:
+    return sum(after > before for before, after in pairwise(held))

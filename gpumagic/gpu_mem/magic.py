@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
 
-    from gpumagic.gpu_mem.answer_leaks import LeakReport, Looks
+    from gpumagic.gpu_mem.answer_leaks import LeakReport
     from gpumagic.gpu_mem.api import Memory
+    from gpumagic.gpu_mem.balance import Looks
     from gpumagic.gpu_mem.cell import OneCell
     from gpumagic.gpu_mem.names import KnownNames
     from gpumagic.gpu_mem.oom import LastOom
@@ -127,7 +128,7 @@ class MemoryMagics(GpuMagics):
 
     @cached_property
     def _looks(self) -> Looks:
-        from gpumagic.gpu_mem.answer_leaks import Looks
+        from gpumagic.gpu_mem.balance import Looks
 
         return Looks()
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from gpumagic.gpu_mem.answer_cell import BriefReport, CellReport
-from gpumagic.gpu_mem.answer_leaks import FreeReport, Growth, LeakReport, Return
+from gpumagic.gpu_mem.answer_leaks import FreeReport, LeakReport, Return
 from gpumagic.gpu_mem.answer_map import MapReport
 from gpumagic.gpu_mem.answer_now import MemoryReport
 from gpumagic.gpu_mem.answer_why import FitReport, Held, Verdict, WhyReport
+from gpumagic.gpu_mem.balance import Growth
 from gpumagic.gpu_mem.records import (
     Answer,
     AtPeak,
