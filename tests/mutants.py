@@ -37,6 +37,8 @@ SEED = 1
 PATIENCE_S = 120.0  # for the tests of one fault
 FIRST = 60  # this many tests at first, of as many files as there are
 HUNG = "the process hung"
+_CONTINUE = "--continue-on-collection-errors"
+UNREAD = "a file of tests that cannot be imported then"
 _NONE = "No room differs from main: name one, as in make mutants ROOM=gpu_mem."
 MOST_FILES = 6  # that are run as a whole for one fault
 FILES = "test_*.py torch_*.py"  # also those that others run in processes of their own
@@ -317,7 +319,7 @@ def judge(tree: Path, fault: Fault, tests: list[str]) -> str:
     for asked in (tests[:FIRST], [*[*files][:MOST_FILES], SHARED]):
         noticing = _failing(tree, fault.number, asked) if asked else []
         for test in noticing:
-            if test == HUNG or not _failing(tree, 0, [test]):
+            if test in (HUNG, UNREAD) or not _failing(tree, 0, [test]):
                 return test
     return ""
 
@@ -334,7 +336,7 @@ def _failing(tree: Path, awake: int, tests: list[str]) -> list[str]:
         )
         files = dict.fromkeys(test.partition("::")[0] for test in tests)
         process = subprocess.Popen(
-            [*PYTEST, "-m", "", "--maxfail=3", *files],
+            [*PYTEST, "-m", "", "--maxfail=3", _CONTINUE, *files],
             cwd=tree,
             env=env,
             stdout=subprocess.DEVNULL,
@@ -348,7 +350,8 @@ def _failing(tree: Path, awake: int, tests: list[str]) -> list[str]:
             return [HUNG]
         rows = kept.read_text().splitlines() if kept.exists() else []
     named = [row.split("\t") for row in rows]
-    return [test for test, outcome, _ in named if outcome == "failed"]
+    failed = [test for test, outcome, _ in named if outcome == "failed"]
+    return failed or [UNREAD] * (process.returncode not in (0, 5))
 
 
 def main() -> int:
