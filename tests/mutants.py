@@ -37,7 +37,6 @@ SEED = 1
 PATIENCE_S = 120.0  # for the tests of one fault
 FIRST = 60  # this many tests at first, of as many files as there are
 HUNG = "the process hung"
-_CONTINUE = "--continue-on-collection-errors"
 UNREAD = "a file of tests that cannot be imported then"
 _NONE = "No room differs from main: name one, as in make mutants ROOM=gpu_mem."
 MOST_FILES = 6  # that are run as a whole for one fault
@@ -69,6 +68,7 @@ builtins._planted = _planted
 PYTEST = [
     *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
     *("-p", "tests.mutants", "-o", f"python_files={FILES}"),
+    "--continue-on-collection-errors",
 ]
 
 SWAPPED = {
@@ -336,7 +336,7 @@ def _failing(tree: Path, awake: int, tests: list[str]) -> list[str]:
         )
         files = dict.fromkeys(test.partition("::")[0] for test in tests)
         process = subprocess.Popen(
-            [*PYTEST, "-m", "", "--maxfail=3", _CONTINUE, *files],
+            [*PYTEST, "-m", "", "--maxfail=3", *files],
             cwd=tree,
             env=env,
             stdout=subprocess.DEVNULL,

@@ -86,7 +86,7 @@ def _parts(report: MapReport) -> Iterator[kit.Part]:
         yield picture
     if rows := held_back(report.segments):
         yield held_back_table(rows, report.setting).beginning(room)
-    elif free.total():
+    if free.total() and len(freest) == 1:  # of several the answer fills the screen
         yield kit.Note("note", "ask whether a tensor fits", "%gpu_mem fit 2GiB", "fit")
     yield kit.how_measured(kit.Paragraph(_HOW))
 
