@@ -115,7 +115,7 @@ class CellRun:
             if self._recording is not None:
                 self._recording.forget()
         box = simulated_box()
-        if self._marks and runtime.simulated and box is not None:
+        if runtime.simulated and box is not None:
             self._engine_peaks = box.peaks_since(self._marks)
         self._in_cell = self._in_cell or in_running_cell()
         self.setting, self.kind = counters.setting_of(runtime), runtime.kind
