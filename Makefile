@@ -43,7 +43,7 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo  ## run the tour in a real kernel on whatever device is here
-	@$(BIN)/python -m gpumagic demo
+	@mkdir -p build && $(BIN)/python -m gpumagic demo --out build/tour.html
 
 # The oldest IPython beside all else, one test at a time: by itself it would begin and
 # end with processors that have nothing to do.

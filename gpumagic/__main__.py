@@ -6,15 +6,13 @@ import argparse
 import json
 import re
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpumagic import __version__
 from gpumagic.errors import GpuMagicError, MissingPackage, did_you_mean
 from gpumagic.gpu_select import command
 from gpumagic.notebook.arguments import add_parts, options_of
-from gpumagic.report.units import count_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
     from gpumagic.report.record import Report
 
-_TOUR_PAGE = "build/tour.html"
 _PATIENCE_S = 300
 # What a notebook types, and a terminal for the same.
 _TYPED = re.compile(
@@ -74,39 +71,43 @@ def _read(words: list[str]) -> argparse.Namespace:
     version = f"gpumagic {__version__}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, run, does in _COMMANDS:
-        each = commands.add_parser(name, help=does)
-        each.set_defaults(run=run)
-        if name == "select":
-            command.add_arguments(each)
-        for option, metavar, says in _OPTIONS.get(name, ()):
-            how: dict[str, Any] = {"metavar": metavar} if metavar else {}
-            if option[0] != "-":
-                how["nargs"] = "*" if option == "term" else "+"
-            elif not metavar:
-                how["action"] = "store_true"
-            elif option == "--replay":
-                how |= {"nargs": "?", "const": ""}
-            each.add_argument(option, help=says, **how)
-        add_parts(each)
+    each = {}
+    for run, does in _COMMANDS.items():
+        name = run.__name__.strip("_")
+        each[name] = commands.add_parser(name, help=does)
+        each[name].set_defaults(run=run)
+        add_parts(each[name])
+    command.add_arguments(each["select"])
+    for name in ("doctor", "open"):
+        each[name].add_argument("--json", action="store_true", help="as JSON")
+    each["words"].add_argument("term", nargs="*", help="nothing: all of them")
+    option = each["demo"].add_argument
+    option("--out", metavar="FILE", default="tour.html", help="where to write it")
+    option = each["open"].add_argument
+    option("files", nargs="+", help="traces, or one or two snapshots")
+    what = "two traces are two runs: what got slower?"
+    option("--compare", action="store_true", help=what)
+    what = "of a snapshot: would other settings, or this, help?"
+    option("--replay", nargs="?", const="", metavar="WITH", help=what)
+    option("--html", metavar="FILE", help="write a page as well")
+
     place = words.index("--") if "--" in words else len(words)
-    words, program = words[:place], words[place + 1 :]
-    if words and not words[0].startswith("-") and words[0] not in commands.choices:
-        raise _unknown(parser, f"command {words[0]}", list(commands.choices))
-    options, unknown = parser.parse_known_args(words)
+    options, unknown = parser.parse_known_args(words[:place])
     if unknown:
-        kind = "option" if unknown[0].startswith("-") else "argument"
-        known = commands.choices[words[0]]
-        raise _unknown(known, f"{kind} {unknown[0]}", list(options_of(known)))
-    options.program = program
+        its = each[options.run.__name__.strip("_")]
+        hint = did_you_mean(unknown[0], options_of(its)) or f"type {its.prog} --help"
+        raise GpuMagicError(f"{its.prog} knows no {unknown[0]}", hint)
+    options.program = words[place + 1 :]
     return options
 
 
-def _unknown(
-    parser: argparse.ArgumentParser, what: str, known: list[str]
-) -> GpuMagicError:
-    hint = did_you_mean(what.rpartition(" ")[2], known) or f"type {parser.prog} --help"
-    return GpuMagicError(f"{parser.prog} has no {what}", hint)
+def _write(report: Report, options: argparse.Namespace) -> None:
+    """Write a report with the parts that were asked for, or as JSON."""
+    if getattr(options, "json", False):
+        sys.stdout.write(json.dumps(report.to_dict(), indent=2) + "\n")
+    else:
+        shown = report.as_asked(options.show, whole=options.all)
+        sys.stdout.write(_in_a_terminal(shown.drawing().terminal() + "\n"))
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -134,25 +135,9 @@ def _open(options: argparse.Namespace) -> int:
         report = api.read(*options.files, **wanted, progress=steps.reach)
     if options.html:
         drawing = report.drawing()
-        try:
-            html = page(drawing.title, drawing.html())
-            Path(options.html).write_text(html, encoding="utf-8")
-        except OSError as error:
-            raise GpuMagicError(
-                f"{options.html} cannot be written: {error.strerror}",
-                "name another file",
-            ) from error
+        _write_page(Path(options.html), page(drawing.title, drawing.html()))
     _write(report, options)
     return 0
-
-
-def _write(report: Report, options: argparse.Namespace) -> None:
-    """Write a report with the parts that were asked for, or as JSON."""
-    if getattr(options, "json", False):
-        sys.stdout.write(json.dumps(report.to_dict(), indent=2) + "\n")
-    else:
-        shown = report.as_asked(options.show, whole=options.all)
-        sys.stdout.write(_in_a_terminal(shown.drawing().terminal() + "\n"))
 
 
 def _select(options: argparse.Namespace) -> int:
@@ -160,26 +145,18 @@ def _select(options: argparse.Namespace) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    sys.stdout.write("The tour runs in a kernel of its own, for half a minute.\n")
-    sys.stdout.flush()
-    sys.stdout.write(run_tour(options.out) + "\n")
-    return 0
-
-
-def run_tour(out: str | None = None) -> str:
-    """Run the tour, write it as HTML, and return how it went, with the path."""
     try:
-        import nbclient
-        import nbconvert
-        import nbformat
+        from nbconvert import HTMLExporter
+        from nbconvert.preprocessors import CellExecutionError, ExecutePreprocessor
     except ModuleNotFoundError as error:
+        install = f"{sys.executable} -m pip install ipykernel nbconvert"
         raise MissingPackage(
-            f"the demo needs the package {error.name}",
-            f"{sys.executable} -m pip install ipykernel nbclient nbconvert",
+            f"the demo needs the package {error.name}", install
         ) from None
-    notebook = nbformat.read(_tour_path(), as_version=4)
-    client = nbclient.NotebookClient(
-        notebook,
+    package, page = Path(__file__).parent, Path(options.out).resolve()
+    tours = (each / "notebooks" / "tour.ipynb" for each in (package, package.parent))
+    tour = next(filter(Path.exists, tours))  # installed, or beside us in a checkout
+    run = ExecutePreprocessor(
         timeout=_PATIENCE_S,
         startup_timeout=_PATIENCE_S,
         iopub_timeout=_PATIENCE_S,  # otherwise outputs that come late are left out
@@ -187,51 +164,33 @@ def run_tour(out: str | None = None) -> str:
         # The kernel only speaks to us: its remarks on encryption are noise here.
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
     )
-    started = time.monotonic()
+    sys.stdout.write("The tour runs in a kernel of its own, for half a minute.\n")
+    sys.stdout.flush()
     try:
-        client.execute()
-        failure = None
-    except nbclient.exceptions.CellExecutionError as error:
-        failure = f"{error.ename}: {error.evalue}"
-    page = Path(out or _TOUR_PAGE).resolve()
-    page.parent.mkdir(parents=True, exist_ok=True)
-    html, _ = nbconvert.HTMLExporter().from_notebook_node(notebook)
-    page.write_text(html, encoding="utf-8")
-    if failure is not None:
-        raise GpuMagicError(f"a cell of the tour failed: {failure}", f"look at {page}")
-    cells = sum(cell.cell_type == "code" for cell in notebook.cells)
-    took = seconds_text(time.monotonic() - started)
-    return f"The tour ran: {count_text(cells, 'cell')} in {took}.\nOpen it: {page}"
+        with tour.open(encoding="utf-8") as file:
+            html, _ = HTMLExporter(preprocessors=[run]).from_file(file)
+    except CellExecutionError as error:
+        problem = f"a cell of the tour failed: {error.ename}: {error.evalue}"
+        raise GpuMagicError(problem, f"run its cells yourself: {tour}") from None
+    _write_page(page, html)
+    sys.stdout.write(f"The tour ran. Open it: {page}\n")
+    return 0
 
 
-def _tour_path() -> Path:
-    """The tour: in the installed package, or beside it in a checkout."""
-    package = Path(__file__).parent
-    for folder in (package, package.parent):
-        path = folder / "notebooks" / "tour.ipynb"
-        if path.exists():
-            return path
-    raise GpuMagicError("the tour notebook is not installed", "reinstall gpumagic")
+def _write_page(path: Path, html: str) -> None:
+    try:
+        path.write_text(html, encoding="utf-8")
+    except OSError as error:
+        problem = f"{path} cannot be written: {error.strerror}"
+        raise GpuMagicError(problem, "name another file") from error
 
 
-_COMMANDS = (
-    ("doctor", _doctor, "say what is here for GPU work and whether it fits together"),
-    ("words", _words, "say what a word of the reports means"),
-    ("demo", _demo, "run the tour notebook on this machine and write it as HTML"),
-    ("open", _open, "say what a trace or a memory snapshot tells: open FILE..."),
-    ("select", _select, "choose GPUs: select free -n 1 -- python train.py"),
-)
-_OPTIONS = {  # the name, what stands behind it, what it does
-    "doctor": [("--json", "", "as JSON")],
-    "words": [("term", "", "nothing: all of them")],
-    "demo": [("--out", "FILE", "where to write the HTML")],
-    "open": [
-        ("files", "", "traces, or one or two snapshots"),
-        ("--compare", "", "two traces are two runs: what got slower?"),
-        ("--replay", "WITH", "of a snapshot: would other settings, or this, help?"),
-        ("--json", "", "as JSON"),
-        ("--html", "FILE", "write a page as well"),
-    ],
+_COMMANDS = {
+    _doctor: "say what is here for GPU work and whether it fits together",
+    _words: "say what a word of the reports means",
+    _demo: "run the tour notebook on this machine and write it as HTML",
+    _open: "say what a trace or a memory snapshot tells: open FILE...",
+    _select: "choose GPUs: select free -n 1 -- python train.py",
 }
 
 if __name__ == "__main__":

@@ -84,21 +84,24 @@ class Outcome:
         return (self.ended_ns - self.started_ns) / 1e9
 
 
+def nothing(*_: object) -> None:
+    """What is done before or after a body that nobody reports on."""
+
+
 def run(
     shell: Any,
     body: str,
     *,
     magic_line: str = "",
-    before: Callable[[], object] | None = None,
-    after: Callable[[Outcome], object] | None = None,
+    before: Callable[[], object] = nothing,
+    after: Callable[[Outcome], object] = nothing,
 ) -> Any | Awaitable[Any]:
     """Compile and run a body; return its value, or an awaitable of it."""
     __tracebackhide__ = True
     compiled = compile_cell(shell, body, magic_line=magic_line)
     if compiled.needs_await:
         return _run_and_await(compiled, before, after)
-    if before is not None:
-        before()
+    before()
     return _conclude(execute(compiled), after)
 
 
@@ -172,26 +175,24 @@ async def execute_async(compiled: CompiledCell) -> Outcome:
 
 async def _run_and_await(
     compiled: CompiledCell,
-    before: Callable[[], object] | None,
-    after: Callable[[Outcome], object] | None,
+    before: Callable[[], object],
+    after: Callable[[Outcome], object],
 ) -> Any:
     __tracebackhide__ = True
-    if before is not None:
-        before()
+    before()
     return _conclude(await execute_async(compiled), after)
 
 
-def _conclude(outcome: Outcome, after: Callable[[Outcome], object] | None) -> Any:
+def _conclude(outcome: Outcome, after: Callable[[Outcome], object]) -> Any:
     """Report, then hand out the value or raise the body's own exception."""
     __tracebackhide__ = True
     error = outcome.error
     if error is None:
-        reported = after(outcome) if after is not None else None
+        reported = after(outcome)
         return outcome.value if reported is None else reported
     traceback = error.__traceback__
     try:
-        if after is not None:
-            after(outcome)
+        after(outcome)
     except Exception as problem:  # noqa: BLE001 - noted on the error that matters
         error.add_note(f"gpumagic could not report on this cell: {problem!r}")
     try:

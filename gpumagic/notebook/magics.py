@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager, ExitStack
 
     from gpumagic.drawing.progress import Place, Progress
-    from gpumagic.notebook.cells import Outcome
     from gpumagic.notebook.session import Session
     from gpumagic.report.record import Report
 
@@ -106,19 +105,15 @@ class GpuMagics(Magics):
 
         Panel(self.shell, lambda: self.session.driver, keeps=keeps).begin()
 
-    def run_body(
-        self,
-        typed: str,
-        body: str,
-        *,
-        before: Callable[[], object] | None = None,
-        after: Callable[[Outcome], object] | None = None,
-    ) -> Any:
-        """Run the body of a cell magic; an awaitable where the body awaits."""
+    def run_body(self, typed: str, body: str, **around: Callable[..., object]) -> Any:
+        """Run the body of a cell magic; an awaitable where the body awaits.
+
+        What stands `around` it is called `before` and, with its outcome, `after` it.
+        """
         __tracebackhide__ = True
         from gpumagic.notebook import cells
 
-        return cells.run(self.shell, body, magic_line=typed, before=before, after=after)
+        return cells.run(self.shell, body, magic_line=typed, **around)
 
 
 def _room(kind: type) -> str:
