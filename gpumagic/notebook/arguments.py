@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _BELOW_ZERO = re.compile(r"-\.?\d")
 # What argparse says of the value of an option.
 _OF_AN_OPTION = re.compile(r"argument ([^:]+): (.*)", re.DOTALL)
-_EXAMPLES = {"TIME": "10s", "SIZE": "2GiB", "N": "4", "PERCENT": "50"}
+_EXAMPLES = {"TIME": "10s", "SIZE": "2GiB", "N": "4", "MACHINE": "h100"}
 # A word: runs of plain characters and of quoted text, up to a blank.
 _WORD = re.compile(r"""(?:[^\s"']+|"[^"]*"|'[^']*')+""")
 _OPTION = re.compile(r"\s*((?:-[A-Za-z]|--[A-Za-z][\w-]*)(?:=\S*)?)(?:\s|$)")
