@@ -30,7 +30,7 @@ def parser():
     parser.add_argument("--label")
     parser.add_argument("--pair", nargs=2)
     parser.add_argument("--unit", choices=["ms", "us"])
-    parser.add_argument("--share", type=float, metavar="PERCENT")
+    parser.add_argument("--share", type=float, metavar="N")
     parser.add_argument("--for", metavar="TIME")
     parser.add_argument("--room", metavar="SIZE")
     return parser
@@ -80,7 +80,7 @@ def test_where_the_code_begins(parser, line, rest):
         ("word", "%t has no word word", "type %t --help"),
         ("-n x", "%t --number: invalid int value: 'x'", "write --number 4"),
         ("-n ''", "%t --number: invalid int value: ''", "write --number 4"),
-        ("--share much", "%t --share: invalid float value: 'much'", "--share 50"),
+        ("--share much", "%t --share: invalid float value: 'much'", "--share 4"),
         ("--unit s", "%t --unit: invalid choice: 's'", "write --unit ms or --unit us"),
         ("--unit", "%t --unit: expected one argument", "write --unit ms"),
         ("--label -q", "%t --label: expected one argument", "write --label LABEL"),
