@@ -58,6 +58,19 @@ def test_the_traceback_of_an_error_begins_in_the_body(shell):
     assert in_body == [True]
 
 
+def test_the_traceback_of_a_repeated_body_begins_in_it(shell):
+    """Whoever has run it; and Ctrl-C between two runs is not said to be the body's."""
+    body, elsewhere = (cells.RepeatableCell(shell, code) for code in ("1/0", "2"))
+    with pytest.raises(ZeroDivisionError) as caught:
+        body()
+
+    frame = cells.own_part(body, caught.value).__traceback__.tb_frame
+
+    assert frame.f_code.co_filename == body.name
+    stopped = KeyboardInterrupt().with_traceback(caught.value.__traceback__)
+    assert cells.own_part(elsewhere, stopped).__traceback__ is None
+
+
 def test_a_report_that_fails_does_not_hide_the_error_of_the_cell(shell):
     """The cell's own exception goes on, with a note about ours."""
 
