@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from gpumagic.gpu_open.records import ReplayOf, SnapshotOfDevice
     from gpumagic.report.record import Report
 
     Answer = RankTrace | FileRead  # of one that cannot be read, why
@@ -46,8 +45,11 @@ _MOST_SAVED_BYTES = 1 << 28
 _SETTING = re.compile(r"\w+:[\w.:,\[\]]+|default")
 _SIZE = re.compile(r"[\d.]+ ?[a-zA-Z]+")
 # What helps most often; each is the text that PYTORCH_CUDA_ALLOC_CONF would have.
-_USUAL: tuple[str, ...] = ("expandable_segments:True",)
-_WHERE_IT_FAILED = ("max_split_size_mb:256", "garbage_collection_threshold:0.8")
+_USUAL = (
+    "expandable_segments:True",
+    "max_split_size_mb:256",
+    "garbage_collection_threshold:0.8",
+)
 
 
 def options_of(typed: argparse.Namespace) -> dict[str, Any]:
@@ -114,12 +116,12 @@ def read(
             f"--compare needs two files, and {len(files)} were named",
             "type %gpu_open --compare before.json.gz after.json.gz",
         )
-    if (ranks := _saved_ranks(files)) is not None:
+    if ranks := _saved_ranks(files):
         return ranks
     kind, files, left_out = by_kind(files)
     if compare and left_out:
         raise GpuMagicError(str(left_out[0].missing), AGAIN)
-    is_replay = replay or setting is not None
+    is_replay = replay or setting is not None or bool(memory_bytes)
     if kind == "trace" and is_replay:
         raise GpuMagicError(
             f"--replay is for memory snapshots, and {files[0].name} is a trace",
@@ -135,8 +137,8 @@ def read(
             files, progress, compare=compare
         )
     else:
-        wanted = (setting, memory_bytes) if is_replay else None
-        report = _of_snapshots(files, wanted)
+        usual = _USUAL if setting is None else (setting,)
+        report = _of_snapshots(files, usual if is_replay else (), memory_bytes)
     every = (*left_out, *report.left_out)
     return replace(report, read_s=time.monotonic() - began_s, left_out=every)
 
@@ -199,10 +201,11 @@ def _of_traces(
 
 
 def _of_snapshots(
-    files: Sequence[Path], replayed: tuple[str | None, int | None] | None
+    files: Sequence[Path], settings: tuple[str, ...], memory_bytes: int | None
 ) -> SnapshotReport:
+    """What is in one or two; served again under settings, where there are any."""
     from gpumagic.gpu_open import memory_history, snapshot_file
-    from gpumagic.gpu_open.replay import replays
+    from gpumagic.gpu_open.replay import replay_of
 
     if len(files) > 2:
         raise GpuMagicError(
@@ -211,24 +214,23 @@ def _of_snapshots(
         )
     snapshots = [snapshot_file.read(file) for file in files]
     last = snapshots[-1]
-    devices = (memory_history.device_of(last, device) for device in last.devices)
-    report = SnapshotReport(
+    devices = [memory_history.device_of(last, device) for device in last.devices]
+    devices.sort(key=lambda e: (not e.failure, -e.reserved_bytes))
+    replays, errors = [], []
+    for device in devices if settings else ():
+        try:
+            replays.append(replay_of(last, device.device, settings, memory_bytes))
+        except GpuMagicError as error:
+            errors.append(error)
+    if errors and not replays:
+        raise errors[0]
+    return SnapshotReport(
         tuple(each.file for each in snapshots),
-        tuple(sorted(devices, key=lambda e: (not e.failure, -e.reserved_bytes))),
+        tuple(devices),
         last.settings,
-        grown=memory_history.grown(*snapshots) if len(snapshots) == 2 else None,
+        grown=memory_history.grown(*snapshots[-2:]) if len(snapshots) > 1 else (),
+        replays=tuple(replays),
     )
-    if replayed is None:
-        return report
-    setting, memory_bytes = replayed
-
-    def replay_of(of: SnapshotOfDevice) -> ReplayOf:
-        settings = _USUAL if setting is None else (setting,)
-        if of.failure is not None and setting is None and memory_bytes is None:
-            settings += _WHERE_IT_FAILED
-        return replays(last, of.device, settings, memory_bytes)
-
-    return replace(report, replays=tuple(map(replay_of, report.devices)))
 
 
 # ------------------------------------------------------- each rank in its own process

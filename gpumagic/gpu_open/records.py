@@ -311,18 +311,8 @@ class LineMemory(Record):
     at_peak_bytes: int  # what of it was in use at the peak
     taken: int  # how many allocations it made while recorded
     given_back: int  # how many of them have been freed
-
-
-@dataclass(frozen=True)
-class MemoryCourse(Record):
-    """How much was in use from event to event, by line: stretches of equal length."""
-
-    # for each of the largest dozen its place in `SnapshotOfDevice.lines`; the last is
-    # None: all others together
-    lines: tuple[int | None, ...]
-    # for each of these the most it held in each stretch, at the moment when all of
-    # them together were highest there
-    levels_bytes: tuple[tuple[int, ...], ...]
+    # of the largest dozen, how much it held at each of `SnapshotOfDevice.course_bytes`
+    course_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -338,14 +328,19 @@ class SnapshotOfDevice(Record):
     events: int = 0
     complete: bool = False  # whether the history reaches back to the first allocation
     fits_together: bool = True  # whether history and segments tell the same in the end
-    peak_bytes: int | None = None  # the most that was in use while recorded
-    peak_event: int | None = None  # at which event, from 1 on; 0 is before the first
-    # the most that was taken from the driver meanwhile
-    peak_reserved_bytes: int | None = None
+    # the most that was in use while recorded; without a history, what is in use
+    peak_bytes: int = 0
+    peak_event: int = 0  # at which event, from 1 on; 0 is before the first
+    peak_reserved_bytes: int = 0  # the most that was taken from the driver meanwhile
     lines: tuple[LineMemory, ...] = ()  # by line, what was highest at the peak first
-    has_stacks: bool = False  # whether the history knows lines
-    course: MemoryCourse | None = None  # to be drawn
+    # the most that was in use in each of some stretches with equally many events
+    course_bytes: tuple[int, ...] = ()
     failure: Failure | None = None  # the last out-of-memory error
+
+    @property
+    def has_stacks(self) -> bool:
+        """Whether any line is known."""
+        return any(each.line for each in self.lines)
 
 
 @dataclass(frozen=True)
@@ -372,7 +367,6 @@ class Replayed(Record):
     # what torch may take of the device, without the context and what others hold;
     # None: as much as is asked for
     total_bytes: int | None
-    recorded: bool  # whether it is what the recording itself tells
     peak_reserved_bytes: int  # the most taken from the driver
     # how many were taken from the driver altogether; of expandable ones, how often
     # memory was mapped
@@ -397,10 +391,7 @@ class ReplayOf(Record):
     """The replays of one device's history."""
 
     device: int  # which one
-    replays: tuple[Replayed, ...] = ()  # what was recorded first
-    # what the rules reserve under the recorded setting, to be held against what it
-    # did reserve, and whether memory runs out by them as well
-    again_bytes: int | None = None
-    again_failed: bool = False
-    why_not: str | None = None  # why nothing could be replayed; None if it could
+    replays: tuple[Replayed, ...]  # what was recorded first
+    # the recorded setting by the rules, to be held against what was recorded
+    again: Replayed
     notes: tuple[str, ...] = ()  # what of the recording cannot be told, in sentences

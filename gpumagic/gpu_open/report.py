@@ -57,7 +57,7 @@ class SnapshotReport(Report):
     # as PYTORCH_CUDA_ALLOC_CONF would say it; None where the file does not tell
     settings: str | None = None
     # of two: what is there in the second and not in the first, most first
-    grown: tuple[records.Growth, ...] | None = None
+    grown: tuple[records.Growth, ...] = ()
     replays: tuple[records.ReplayOf, ...] = ()  # where they were asked for
     read_s: float | None = None  # how long reading took
     left_out: tuple[

@@ -18,6 +18,7 @@ from gpumagic.gpu_open.records import (
     Step,
 )
 from gpumagic.gpu_open.report import SnapshotReport, TraceReport
+from gpumagic.report.places import CodeLine
 from tests.gpu_open.samples_snapshots import (
     AS_RECORDED,
     EXPANDABLE,
@@ -30,6 +31,7 @@ from tests.gpu_open.samples_snapshots import (
 from tests.gpu_open.samples_traces import GPU_BOUND, HOST_BOUND, SLOWER, STRAGGLER, file
 
 NOBODYS = LineMemory(None, False, 1 << 30, 1 << 30, 3, 0)
+LEAST = LineMemory(CodeLine("a.py, line 1"), False, 1, 1, 1, 0)
 ALONE = RankTrace(file(), host_length_s=0.1)
 
 
@@ -164,20 +166,24 @@ def test_which_run_is_slower_and_what_made_it_so():
 @pytest.mark.parametrize(
     ("changes", "title"),
     [
-        ({"peak_bytes": None}, "reserved, and no history of how it came about"),
-        ({"lines": (NOBODYS,)}, "of it from no known line"),
+        ({"events": 0}, "reserved, and no history of how it came about"),
+        ({"lines": (NOBODYS, LEAST)}, "of it from no known line"),
         ({"lines": (replace(NOBODYS, before=True),)}, "from before the recording"),
         ({"failure": OUT_OF_MEMORY.devices[0].failure, "lines": ()}, "GiB in use"),
     ],
 )
 def test_whose_the_peak_is_is_said_as_far_as_lines_are_known(changes, title):
     """Without stacks no line is; of several devices, the first is named."""
-    full = replace(TRAINING.devices[0], course=None)
-    without = SnapshotReport((), (replace(full, has_stacks=False, lines=(NOBODYS,)),))
-    assert without.drawing().title.endswith(f"{full.peak_event:,}")
+    full = replace(TRAINING.devices[0], course_bytes=())
+
+    def drawn(*devices):
+        return SnapshotReport((file(),), devices).drawing()
+
+    without = drawn(replace(full, lines=(NOBODYS,)))
+    assert without.title.endswith(f"{full.peak_event:,}")
     of = replace(full, **changes)
-    assert title in SnapshotReport((), (of,)).drawing().title
-    drawing = SnapshotReport((), (replace(of, device=5), full)).drawing()
+    assert title in drawn(of).title
+    drawing = drawn(replace(of, device=5), full)
     assert drawing.title.startswith("cuda:5: ")
     assert "cuda:0              " in drawing.whole().text()
 
@@ -205,13 +211,10 @@ def test_what_would_have_helped(replays, title):
 
 def test_a_replay_that_differs_from_the_recording_judges_nothing():
     """Where the rules go through under the recorded setting as well."""
-    again = replays_of(AS_RECORDED, HELPS, again=5.2, again_failed=False)
+    again = replays_of(AS_RECORDED, HELPS, again=replayed("", 5.2, 200))
     drawing = replace(OUT_OF_MEMORY, replays=(again,)).drawing()
     assert drawing.title.startswith("unknown whether expandable_segments:True would")
     assert "take these figures as estimates" in hints(drawing)
-    impossible = replace(again, replays=(), why_not="there is no history")
-    drawing = replace(OUT_OF_MEMORY, replays=(impossible,)).drawing()
-    assert drawing.title == "it cannot be replayed: there is no history"
 
 
 # ----------------------------------------------------------------- what got slower

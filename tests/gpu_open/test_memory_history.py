@@ -183,7 +183,7 @@ def test_every_moment_is_worked_out_as_brute_force_finds_it(seed):
     assert found.allocated_bytes == levels[-1]
     assert found.events == len(states) - 1
     if not found.events:
-        assert (found.peak_bytes, found.course) == (None, None)
+        assert (found.peak_bytes, found.course_bytes) == (levels[0], ())
         return
     assert found.peak_bytes == max(levels)
     assert found.peak_event == levels.index(max(levels))
@@ -240,21 +240,20 @@ def assert_lines(found, states, cut):
 
 def assert_course(found, states, levels, cut):
     """Each stretch shows its highest moment, and lines add up to it."""
-    course = found.course
-    count = len(course.levels_bytes[0]) if course.levels_bytes else 0
-    bounds = [len(levels) * n // count for n in range(count + 1)] if count else []
+    count = len(found.course_bytes)
+    bounds = [len(levels) * n // count for n in range(count + 1)]
     for place in range(count):
         begin, end = bounds[place], bounds[place + 1]
         moment = max(range(begin, end), key=levels.__getitem__)
         by_line = Counter()
         for address, piece in states[moment].items():
             by_line[owner_of(address, piece, states, cut)] += rounded(piece[0])
-        assert sum(each[place] for each in course.levels_bytes) == levels[moment]
-        for row, figures in zip(course.lines, course.levels_bytes, strict=True):
-            if row is not None:
-                line = found.lines[row].line
+        assert found.course_bytes[place] == levels[moment]
+        for each in found.lines:
+            if each.course_bytes:
+                line = each.line
                 number = None if line is None else int(line.where.split()[-1])
-                assert figures[place] == by_line[number, found.lines[row].before]
+                assert each.course_bytes[place] == by_line[number, each.before]
 
 
 # -------------------------------------------------------------------- by itself
@@ -267,10 +266,10 @@ def test_long_courses_have_few_stretches_and_few_lines():
 
     found = found_in(trace, *(segment(at, block(size)) for at, size, _ in places))
 
-    assert [len(each) for each in found.course.levels_bytes] == [240] * 13
-    assert found.course.lines == (*range(12), None)
+    courses = [len(each.course_bytes) for each in found.lines]
+    assert courses == [240] * 12 + [0] * 288
     assert (found.lines[0].line, len(found.lines)) == (where(300), 300)
-    assert sum(each[-1] for each in found.course.levels_bytes) == found.peak_bytes
+    assert found.course_bytes[-1] == found.peak_bytes
 
 
 @pytest.mark.parametrize(
