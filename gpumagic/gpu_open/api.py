@@ -120,7 +120,7 @@ def read(
         return ranks
     kind, files, left_out = by_kind(files)
     if compare and left_out:
-        raise GpuMagicError(str(left_out[0].missing), AGAIN)
+        raise GpuMagicError(left_out[0].missing, AGAIN)
     is_replay = replay or setting is not None or bool(memory_bytes)
     if kind == "trace" and is_replay:
         raise GpuMagicError(

@@ -85,6 +85,6 @@ def _drawn(
     if left_out:
         names = [each.name for each in left_out[1:]]
         also = f"; also {listed(names, most=3)}" if names else ""
-        said = f"left out: {shortened(str(left_out[0].missing), 120)}{also}"
+        said = f"left out: {shortened(left_out[0].missing, 120)}{also}"
         first.append(Note("warning", said, "open it alone: that says what to do"))
     return Drawing(title, one_screen((*first, *parts)), label)
