@@ -178,7 +178,8 @@ def _of_traces(
     answers = ranks_in(files, progress)
     ranks = [each for each in answers if isinstance(each, RankTrace)]
     left_out = tuple(each for each in answers if not isinstance(each, RankTrace))
-    if all(each.rank is not None for each in ranks):
+    numbers = Counter(each.rank for each in ranks if each.rank is not None)
+    if numbers.total() == len(ranks):
         ranks.sort(key=lambda each: each.rank or 0)  # of one rank, as they were named
     if left_out and (compare or not ranks):
         problem = f"{left_out[0].name} cannot be read: {left_out[0].missing}"
@@ -189,8 +190,7 @@ def _of_traces(
     # Two traces of one rank, or of none, are two runs; of two ranks they are one.
     if len(ranks) == 2 and (compare or ranks[0].rank == ranks[1].rank):
         return replace(report, comparison=answer_changes.compare(*ranks))
-    counted = Counter(each.rank for each in ranks if each.rank is not None)
-    for rank, times in counted.most_common(1):
+    for rank, times in numbers.most_common(1):
         if times > 1:
             first, second, *_ = (e.file.name for e in ranks if e.rank == rank)
             raise GpuMagicError(
@@ -290,7 +290,7 @@ def _ask(path: Path, running: set[subprocess.Popen[bytes]]) -> Answer:
     running.discard(process)
     if process.returncode:
         last = complaint.decode(errors="replace").strip().splitlines()[-1:]
-        why = last[0] if last else f"its reader ended: {process.returncode}"
+        why = "".join(last) or f"its reader ended: {process.returncode}"
         return FileRead(path.name, 0, 0, why)
     answer: Answer = pickle.loads(said)  # noqa: S301 -- our own process wrote it
     return answer

@@ -52,7 +52,7 @@ def opened(path: str | Path) -> Opened:
     path = Path(path)
     with _unpacked(path) as file:
         data = _whole(file, path.name)
-    folder = "" if path.parent == Path() else str(path.parent)
+    folder = str(path.parent) * (path.parent != Path())
     return Opened(path.name, _kind(bytes(data[:_HEAD]), path.name), data, folder)
 
 
@@ -110,8 +110,8 @@ def _kind(head: bytes, name: str) -> Kind:
         return "snapshot"
     if not start.strip(b"\0"):
         raise GpuMagicError(f"{_shown(name)} is empty", AGAIN)
-    key = _KEY.search(head) if start[:1] in {b"{", b"["} else None
-    if key is None:
+    key = start[:1] in {b"{", b"["} and _KEY.search(head)
+    if not key:
         begins = printable(start[:20].decode("utf-8", "replace"), _MOST_SHOWN)
         hint = (
             "open what prof.export_chrome_trace('trace.json.gz') or "

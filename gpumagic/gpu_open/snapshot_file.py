@@ -102,8 +102,7 @@ class Snapshot:
 
     def trace_of(self, device: int) -> Sequence[Mapping[str, Any]]:
         """The history of a device; empty where there is none."""
-        traces = self.device_traces
-        return traces[device] if device < len(traces) else ()
+        return next(iter(self.device_traces[device : device + 1]), ())
 
 
 def read(path: str | Path) -> Snapshot:
@@ -173,7 +172,6 @@ def _segment(found: _Segment) -> dict[str, Any]:
         block = {"address": address, **msgspec.structs.asdict(each)}
         # Older versions have another word for it.
         block["state"] = each.state.replace("awaiting", "pending")
-        block["frames"] = each.frames if isinstance(each.frames, list) else []
         blocks.append(block)
         address += each.size
     return {**msgspec.structs.asdict(found), "blocks": blocks}
@@ -182,9 +180,7 @@ def _segment(found: _Segment) -> dict[str, Any]:
 def _entries(trace: Sequence[_Entry]) -> Iterator[dict[str, Any]]:
     """Those of which it is known what they are about."""
     for each in trace:
-        if each.action == "oom" or (each.action in _PLACED and each.addr is not None):
-            if not isinstance(each.frames, list):
-                each.frames = None
+        if each.action == "oom" or (each.action in _PLACED and each.addr):
             yield msgspec.structs.asdict(each)
 
 
