@@ -100,7 +100,8 @@ def _why(comparison: Comparison) -> str:
     name = kernel_text(first.name, _LONGEST_IN_TITLE)
     if not first.count_before:
         return f"{name} is new and took {seconds_text(first.after_s)}"
-    return f"{name} took {_difference(first.more_s)} ({_runs(first)} runs)"
+    runs = _runs(first) + " run" + "s" * (first.count_before + first.count_after > 2)
+    return f"{name} took {_difference(first.more_s)} ({runs})"
 
 
 def _difference(seconds: float) -> str:

@@ -75,7 +75,8 @@ def headline(report: SnapshotReport) -> str:
     """What was asked: what would have helped, what grew, or whose the memory is."""
     devices = report.devices
     if report.replays:
-        return _replayed(report.replays[0])
+        first = report.replays[0]
+        return f"{_device(first)}: " * (len(devices) > 1) + _replayed(first)
     if len(report.files) > 1:
         return _growth(report.grown, sum(each.allocated_bytes for each in devices))
     if not devices:
@@ -127,6 +128,10 @@ def _whose_peak(of: SnapshotOfDevice) -> tuple[str, str, str]:
 def parts(report: SnapshotReport) -> Iterator[Part]:
     """A picture or a table of what was asked, and what to do."""
     limits: tuple[str, ...] = ()
+    if not report.devices:
+        text = "it was written before memory was taken, or after all was given back"
+        hint = "call torch.cuda.memory._dump_snapshot(FILE) while tensors are on a GPU"
+        yield Note("note", text, hint)
     for of in report.devices[:1]:
         if report.replays:
             limits = (*report.replays[0].notes, *_LIMITS)
@@ -378,10 +383,7 @@ def _settings(report: SnapshotReport, replay: ReplayOf) -> Iterator[Part]:
         Property(Column("Setting"), lambda e: "recorded: " * (e is recorded) + e.name),
         Property(Column("Reserved", number=True), peak),
         Property(Column("Segments", number=True), lambda each: f"{each.segments:,}"),
-        Property(
-            Column("Ends"),
-            lambda e: f"fails at {e.failed_event:,}" if e.fails else "goes through",
-        ),
+        Property(Column("Ends"), _ends),
     ]
     caption = f"The recorded requests on {_device(replay)}"
     totals = {each.total_bytes for each in replay.replays}
@@ -403,6 +405,12 @@ def _settings(report: SnapshotReport, replay: ReplayOf) -> Iterator[Part]:
         text += f"{bytes_text(was)} was recorded"
         hint = "take these figures as estimates; a longer recording gives better ones"
         yield Note("warning", text, hint)
+
+
+def _ends(each: Replayed) -> str:
+    if each.failed_event:
+        return f"fails at {each.failed_event:,}"
+    return "fails at once" if each.fails else "goes through"
 
 
 # ------------------------------------------------------------------- in other words

@@ -93,8 +93,8 @@ def headline(rank: RankTrace) -> str:
     whose = "" if rank.rank is None else f"rank {rank.rank}: "
     length_s = rank.length_s
     if not length_s:
-        host_s = seconds_text(rank.host_length_s or None)
-        return f"{whose}no GPU work is in this trace; the host ran for {host_s}"
+        host = f"; the host ran for {seconds_text(rank.host_length_s)}"
+        return f"{whose}no GPU work is in this trace{host * (rank.host_length_s > 0)}"
     busy = share_text(rank.busy_s / length_s)
     said = f"{whose}{seconds_text(length_s)}, the GPU was busy {busy} of it"
     exposed = rank.exposed_s / length_s

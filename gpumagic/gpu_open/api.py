@@ -21,7 +21,7 @@ from gpumagic.gpu_open.files import AGAIN, by_kind, found
 from gpumagic.gpu_open.records import FileRead, RankTrace
 from gpumagic.gpu_open.report import SnapshotReport, TraceReport
 from gpumagic.report.introspection import without_collecting
-from gpumagic.report.units import parse_bytes
+from gpumagic.report.units import bytes_text, parse_bytes
 
 if TYPE_CHECKING:
     import argparse
@@ -63,9 +63,14 @@ def options_of(typed: argparse.Namespace) -> dict[str, Any]:
         wanted["setting"] = "" if under == "default" else under
     elif _SIZE.fullmatch(under):
         try:
-            wanted["memory_bytes"] = max(parse_bytes(under), 1)
+            wanted["memory_bytes"] = parse_bytes(under)
         except GpuMagicError as error:
             raise UsageProblem(f"--replay: {error.problem}", error.hint) from None
+    elif re.fullmatch(r"\w+", under) and not Path(under).exists():
+        raise UsageProblem(
+            f"--replay: {under} is no setting, no size and no file",
+            "type --replay expandable_segments:True, or --replay 24GiB",
+        )
     elif under:
         typed.files.append(under)
     return wanted
@@ -113,7 +118,7 @@ def read(
         )
     if compare and len(files) != 2:
         raise GpuMagicError(
-            f"--compare needs two files, and {len(files)} were named",
+            f"--compare needs two files, not {len(files)}",
             "type %gpu_open --compare before.json.gz after.json.gz",
         )
     if ranks := _saved_ranks(files):
@@ -121,6 +126,11 @@ def read(
     kind, files, left_out = by_kind(files)
     if compare and left_out:
         raise GpuMagicError(left_out[0].missing, AGAIN)
+    if memory_bytes is not None and memory_bytes <= 0:
+        raise GpuMagicError(
+            f"no GPU has {bytes_text(memory_bytes)} of memory",
+            "name a size such as 24GiB: --replay 24GiB, or memory_bytes=24 << 30",
+        )
     is_replay = replay or setting is not None or bool(memory_bytes)
     if kind == "trace" and is_replay:
         raise GpuMagicError(

@@ -35,6 +35,15 @@ _KEY = re.compile(
     rb'segments|device_traces)"\s*:'
 )
 _OF_SNAPSHOTS = (b"segments", b"device_traces")
+HOW = (
+    "open what prof.export_chrome_trace('trace.json.gz') or "
+    "torch.cuda.memory._dump_snapshot('snapshot.pickle') has written"
+)
+_OTHERWISE = (  # how other files begin, and what to do then
+    (rb"PK|.{257}ustar", "unpack it, and open what was in it"),
+    (rb"version https://git-lfs", "type: !git lfs pull, which fetches the file itself"),
+    (rb"", HOW),
+)
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
@@ -113,14 +122,9 @@ def _kind(head: bytes, name: str) -> Kind:
     key = start[:1] in {b"{", b"["} and _KEY.search(head)
     if not key:
         begins = printable(start[:20].decode("utf-8", "replace"), _MOST_SHOWN)
-        hint = (
-            "open what prof.export_chrome_trace('trace.json.gz') or "
-            "torch.cuda.memory._dump_snapshot('snapshot.pickle') has written"
-        )
-        raise GpuMagicError(
-            f"{_shown(name)} is no recording of torch: it begins with {begins!r}",
-            "unzip it, and open what was in it" if head[:2] == b"PK" else hint,
-        )
+        problem = f"{_shown(name)} is no recording of torch: it begins with {begins!r}"
+        hints = (hint for begin, hint in _OTHERWISE if re.match(begin, head, re.DOTALL))
+        raise GpuMagicError(problem, next(hints))
     return "snapshot" if key[1] in _OF_SNAPSHOTS else "trace"
 
 
@@ -143,8 +147,9 @@ def found(names: Iterable[str | Path]) -> list[Path]:
 
 
 def _meant(path: Path) -> dict[str, Path]:
-    inside = [path]
+    inside, folder = [path], path.parent
     if path.is_dir():
+        folder = path
         named = (each for each in path.iterdir() if each.name.endswith(ENDINGS))
         inside = [each for each in named if each.name[0] != "." and each.is_file()]
         problem = f"there is no recording in {_shown(path)}"
@@ -153,7 +158,7 @@ def _meant(path: Path) -> dict[str, Path]:
         inside = list(filter(Path.is_file, paths))
         problem = f"no file fits {_shown(path)}"
     if not inside:
-        raise GpuMagicError(problem, f"type: %ls {_shown(path.parent)}")
+        raise GpuMagicError(problem, f"type: %ls {printable(str(folder), 200)}")
     return {os.path.realpath(each): each for each in sorted(inside, key=_by_numbers)}
 
 
@@ -189,6 +194,10 @@ def _unopened(path: Path, error: Exception) -> GpuMagicError:
     if not isinstance(error, FileNotFoundError):
         why = getattr(error, "strerror", None) or error  # without the name once more
         return GpuMagicError(f"{shown} cannot be read: {why}", f"type: !ls -l {shown}")
+    if re.match(r"\w\w+:/", shown):
+        return GpuMagicError(
+            f"{shown} is not a file of this machine", "download it, and open the copy"
+        )
     if not path.parent.is_dir():
         return GpuMagicError(
             f"there is no folder {printable(str(path.parent), 200)}",

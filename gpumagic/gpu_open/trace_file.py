@@ -21,7 +21,7 @@ import msgspec
 
 from gpumagic.devices import kineto
 from gpumagic.errors import GpuMagicError, first_line
-from gpumagic.gpu_open.files import AGAIN, ends_early, opened
+from gpumagic.gpu_open.files import AGAIN, HOW, ends_early, opened
 from gpumagic.gpu_open.host import STEP, is_users
 from gpumagic.gpu_open.records import FileRead
 from gpumagic.report.events import SpanKind
@@ -197,7 +197,9 @@ def read(path: str | Path) -> TraceEvents:
             if not found.trace_events:
                 raise GpuMagicError(f"there is no event in {shown}", AGAIN)
             rows = _Rows(found, file)
-            rows.take(found.trace_events)
+            if not rows.take(found.trace_events):
+                problem = f"no event of {shown} has a duration"
+                raise GpuMagicError(f"{problem}: torch's profiler wrote others", HOW)
         except (msgspec.DecodeError, RecursionError) as error:
             if "truncated" in str(error):
                 raise ends_early(file.name) from None
@@ -262,20 +264,25 @@ class _Rows:
         self._names: dict[str, str] = {}  # each kept once
         self._unknown: Counter[str] = Counter()
 
-    def take(self, entries: list[msgspec.Raw]) -> None:
-        """Make rows of entries, some thousand at once: few of them are in memory."""
-        decode = msgspec.json.Decoder(_Entry).decode
+    def take(self, entries: list[msgspec.Raw]) -> int:
+        """Make rows of entries, some thousand at once: few of them are in memory.
+
+        How many had a duration.
+        """
+        decode, count = msgspec.json.Decoder(_Entry).decode, 0
         for at in range(0, len(entries), _AT_ONCE):
             by_kind: defaultdict[str, list[_Entry]] = defaultdict(list)
             for entry in map(decode, entries[at : at + _AT_ONCE]):
                 if entry.ph != "X":
                     continue
+                count += 1
                 if abs(entry.ts) < _MOST_US and 0 <= entry.dur < _MOST_US:
                     by_kind[entry.cat].append(entry)
                 else:
                     self._unknown["without a time that can be true"] += 1
             for kind, its in by_kind.items():
                 self._take(kind, its)
+        return count
 
     def _take(self, kind: str, its: list[_Entry]) -> None:
         small = kind.lower()

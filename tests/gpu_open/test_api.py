@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -43,6 +44,9 @@ def test_two_files_of_one_rank_are_two_runs(tmp_path, rank):
     assert report.together is None
     (change, *_) = report.comparison.kernels
     assert change.after_s - change.before_s == pytest.approx(4 * 100e-6)
+    before.write_text(json.dumps([{"ph": "X", "cat": "cpu_op", "ts": 1, "dur": 2}]))
+    with pytest.raises(GpuMagicError, match=r"b\.json has no GPU work"):
+        gpu_open.compare(before, after)
 
 
 def test_two_files_of_two_ranks_are_one_job_unless_it_is_said(tmp_path):
@@ -77,7 +81,7 @@ def test_what_lies_in_a_folder_and_is_not_opened_is_told(tmp_path):
     assert [each.rank for each in report.ranks] == [0, 2]
     assert "left out: rank1.json.gz is empty" in str(report)
     assert "also oom.pickle" in str(report)
-    with pytest.raises(GpuMagicError, match="needs two files, and 1 were named"):
+    with pytest.raises(GpuMagicError, match="needs two files, not 1"):
         gpu_open.read(files[0], tmp_path / "." / "rank0.json.gz", compare=True)
     with pytest.raises(GpuMagicError, match=r"rank1\.json\.gz is empty"):
         gpu_open.compare(*files[:2])

@@ -220,6 +220,7 @@ def test_figures_that_are_no_json_cost_nothing(read, odd):
     ("content", "problem"),
     [
         ('{"traceEvents": []}', "no event in trace.json"),
+        ('{"traceEvents": [{"ph": "B", "cat": "kernel"}]}', "has a duration"),
         ('{"traceEvents": [', "trace.json ends in the middle"),
         ('{"traceEvents": [!!!', "trace.json is not as torch writes a trace"),
         (json.dumps([GOOD | {"name": 5}]), "not as torch writes a trace"),
