@@ -139,7 +139,10 @@ def parts(report: TraceReport, rank: RankTrace) -> Iterator[Part]:
     if len(notes) < len(_ROWS):
         yield from _in_sight(rank, _ROWS[len(notes)])
     yield from notes
-    yield from _folded(rank)
+    if rank.kernels:
+        yield Details("Kernels by name and kind", tuple(_kernels(rank)), "kernels")
+    if rank.length_s:
+        yield Details("Why the GPU was idle", tuple(_idle(rank)), "idle")
     yield how(report, _facts(rank))
 
 
@@ -284,13 +287,6 @@ def _late(rank: RankTrace, idle: Idle) -> tuple[str, str]:
 
 
 # ----------------------------------------------------------------------------- folded
-
-
-def _folded(rank: RankTrace) -> Iterator[Details]:
-    if rank.kernels:
-        yield Details("Kernels by name and kind", tuple(_kernels(rank)), "kernels")
-    if rank.length_s:
-        yield Details("Why the GPU was idle", tuple(_idle(rank)), "idle")
 
 
 def _kernels(rank: RankTrace) -> Iterator[Table]:

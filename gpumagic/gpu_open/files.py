@@ -59,22 +59,18 @@ class Opened(NamedTuple):
 def opened(path: str | Path) -> Opened:
     """Unpack a file whole."""
     path = Path(path)
+    data = bytearray()
     with _unpacked(path) as file:
-        data = _whole(file, path.name)
+        while piece := file.read(_PIECE):
+            data += piece
+            if len(data) > _MOST_BYTES:
+                most = bytes_text(_MOST_BYTES)
+                raise GpuMagicError(
+                    f"{_shown(path.name)} is larger than {most}, unpacked",
+                    "record fewer steps: torch.profiler.schedule(wait=1, active=3)",
+                )
     folder = str(path.parent) * (path.parent != Path())
     return Opened(path.name, _kind(bytes(data[:_HEAD]), path.name), data, folder)
-
-
-def _whole(file: Any, name: str) -> bytearray:
-    data = bytearray()
-    while piece := file.read(_PIECE):
-        data += piece
-        if len(data) > _MOST_BYTES:
-            raise GpuMagicError(
-                f"{_shown(name)} is larger than {bytes_text(_MOST_BYTES)}, unpacked",
-                "record fewer steps: torch.profiler.schedule(wait=1, active=3)",
-            )
-    return data
 
 
 def kind_of(path: str | Path) -> Kind:
@@ -159,12 +155,9 @@ def _meant(path: Path) -> dict[str, Path]:
         problem = f"no file fits {_shown(path)}"
     if not inside:
         raise GpuMagicError(problem, f"type: %ls {printable(str(folder), 200)}")
-    return {os.path.realpath(each): each for each in sorted(inside, key=_by_numbers)}
-
-
-def _by_numbers(path: Path) -> tuple[int, str]:
-    """Rank 2 comes before rank 10."""
-    return len(str(path)), str(path)
+    # Rank 2 comes before rank 10.
+    inside.sort(key=lambda each: (len(str(each)), str(each)))
+    return {os.path.realpath(each): each for each in inside}
 
 
 def by_kind(files: Iterable[Path]) -> tuple[Kind, list[Path], list[FileRead]]:

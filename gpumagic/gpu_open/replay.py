@@ -139,22 +139,21 @@ class Requests:
             for kind, at in ((TAKE, each.began), (GIVE_BACK, each.ended)):
                 if at < NEVER:
                     steps.append(Step(kind, at, history.events[at + 1], *what))
+        before = ""
         for at, entry in enumerate(self._trace):
             if entry["action"] == "oom":
                 asked = entry["size"], entry["stream"], -1
                 steps.append(Step(FAIL, at, history.events[at + 1], *asked))
             # What went back at once is one step, at the first of its entries.
-            elif entry["action"] in SHRANK and not self._went_back_at(at - 1):
+            elif entry["action"] in SHRANK and before not in SHRANK:
                 steps.append(Step(RETURN, at))
+            before = entry["action"]
         # What was there before is asked for first; else an address is free before it
         # is taken again.
         steps.sort(
             key=lambda each: (each.at, each.kind if each.at >= 0 else -each.kind)
         )
         return steps
-
-    def _went_back_at(self, at: int) -> bool:
-        return at >= 0 and self._trace[at]["action"] in SHRANK
 
     def _fail(self, step: Step) -> None:
         self.failed_event = step.event

@@ -154,6 +154,8 @@ def test_which_run_is_slower_and_what_made_it_so():
     assert title(0.2, 0.1).startswith("the second is 2.00x faster (200 -> 100 ms)")
     new = replace(SLOWER.comparison.kernels[0], count_before=0, before_s=0.0)
     assert "is new and took 181 ms" in changed(kernels=(new,)).drawing().title
+    once = replace(SLOWER.comparison.kernels[0], count_before=1, count_after=1)
+    assert changed(kernels=(once,)).drawing().title.endswith("more (1 run)")
     drawing = changed(busy_after_s=0.3, kernels=()).drawing()
     assert drawing.title.endswith("the GPU was idle for 77.0 ms more")
     assert "tells what it waited for" in hints(drawing)
@@ -178,6 +180,7 @@ def test_whose_the_peak_is_is_said_as_far_as_lines_are_known(changes, title):
     def drawn(*devices):
         return SnapshotReport((file(),), devices).drawing()
 
+    assert "_dump_snapshot" in hints(drawn())
     without = drawn(replace(full, lines=(NOBODYS,)))
     assert without.title.endswith(f"{full.peak_event:,}")
     of = replace(full, **changes)
@@ -285,14 +288,6 @@ def test_three_steps_compare_with_five():
     assert [(e.count_before, e.count_after) for e in found.kernels] == [(2, 2), (1, 1)]
     kernel = found.kernels[0]
     assert (kernel.before_s, kernel.after_s) == pytest.approx((20e-6, 40e-6))
-
-
-@pytest.mark.parametrize("steps", [(3, 3), (0, 5)])
-def test_without_steps_that_differ_the_whole_is_compared(steps):
-    """Of a trace without steps nobody knows how many it holds."""
-    before = _run({"a": (6, 60)}, steps=steps[0])
-    found = compare(before, _run(steps=steps[1], length_s=2.0))
-
-    assert not found.per_step
-    assert (found.length_before_s, found.length_after_s) == (1.0, 2.0)
-    assert found.kernels[0].count_before == 6
+    # Of a trace without steps nobody knows how many it holds.
+    whole = [compare(before, _run(steps=n, length_s=2.0)) for n in (0, 3)]
+    assert [(e.per_step, e.length_after_s) for e in whole] == [(False, 2.0)] * 2

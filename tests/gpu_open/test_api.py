@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from gpumagic import gpu_open
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_open import api
+from tests.gpu_open.test_snapshot_file import newest
 from tests.gpu_open.written import write_job, write_snapshot, write_trace
 
 REPOSITORY = Path(__file__).parents[2]
@@ -68,6 +70,19 @@ def test_a_snapshot_may_be_compared_with_another(tmp_path):
     assert gpu_open.compare(first, second).grown == ()
     with pytest.raises(GpuMagicError, match="3 memory snapshots"):
         gpu_open.read(first, second, write_snapshot(tmp_path / "c.pickle"))
+
+
+def test_devices_without_a_history_are_left_out_of_a_replay(tmp_path):
+    """The first line names whose it is; where none has one, an error says so."""
+    file, found = tmp_path / "two.pickle", newest()
+    found["segments"].append({**found["segments"][0], "device": 1})
+    file.write_bytes(pickle.dumps(found))
+    report = gpu_open.read(file, replay=True)
+    assert [each.device for each in report.replays] == [0]
+    assert report.headline.startswith("cuda:0: ")
+    file.write_bytes(pickle.dumps(found | {"device_traces": []}))
+    with pytest.raises(GpuMagicError, match=r"no requests of cuda:0.*\n.*_record_mem"):
+        gpu_open.read(file, replay=True)
 
 
 def test_what_lies_in_a_folder_and_is_not_opened_is_told(tmp_path):

@@ -206,6 +206,11 @@ def failure_of(trace, events, levels):
     return Failure(found[-1], size, size, levels[found[-1]], where(line))
 
 
+def owner_told(each):
+    """The number of a line, and whether its memory is from before the recording."""
+    return each.line and int(each.line.where.split()[-1]), each.before
+
+
 def owner_of(address, piece, states, cut):
     """The line of a piece; what was there before is known by its end alone."""
     _, line, born = piece
@@ -227,8 +232,7 @@ def assert_lines(found, states, cut):
         given_back[owner] += there[-1] < len(states) - 1
     assert len(found.lines) == len(set(seen.values()))
     for each in found.lines:
-        number = None if each.line is None else int(each.line.where.split()[-1])
-        owner = number, each.before
+        owner = owner_told(each)
         assert each.now_bytes == now[owner]
         assert each.at_peak_bytes == peak[owner]
         assert each.taken == taken[owner]
@@ -251,9 +255,7 @@ def assert_course(found, states, levels, cut):
         assert found.course_bytes[place] == levels[moment]
         for each in found.lines:
             if each.course_bytes:
-                line = each.line
-                number = None if line is None else int(line.where.split()[-1])
-                assert each.course_bytes[place] == by_line[number, each.before]
+                assert each.course_bytes[place] == by_line[owner_told(each)]
 
 
 # -------------------------------------------------------------------- by itself

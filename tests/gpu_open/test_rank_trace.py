@@ -79,17 +79,12 @@ def why_idle(work):
         began = max(w.end_ns for w in before)
         coming = next(w for w in work if w.start_ns > at)
         ended = [w for w in before if w.end_ns == began]
-        launched = None
-        if coming.call is not None:
-            launched = min(coming.call.end_ns, coming.start_ns)
-        elsewhere = all(
-            (w.device, w.stream) != (coming.device, coming.stream) for w in ended
-        )
-        if launched is not None and at < launched:
+        its = coming.device, coming.stream
+        elsewhere = all((w.device, w.stream) != its for w in ended)
+        if coming.call and at < min(coming.call.end_ns, coming.start_ns):
             found["late"] += 1
         else:
-            known = launched is not None and elsewhere
-            found["other" if known else "unknown"] += 1
+            found["other" if coming.call and elsewhere else "unknown"] += 1
     return found
 
 

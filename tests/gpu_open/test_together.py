@@ -70,16 +70,10 @@ def test_equal_ranks_are_never_blamed():
 def test_a_recording_that_begins_sooner_is_not_slow():
     """What lies before the first moment that all share says nothing of a rank."""
     ranks = training(4, steps=4)
-    early = ranks[2]
-    ranks[2] = replace(
-        early,
-        length_s=early.length_s + 0.3,
-        zero_ns=early.zero_ns - 300_000_000,
-        collectives=tuple(
-            replace(each, start_s=each.start_s + 0.3, end_s=each.end_s + 0.3)
-            for each in early.collectives
-        ),
-    )
+    early, its = ranks[2], ranks[2].collectives
+    moved = (replace(e, start_s=e.start_s + 0.3, end_s=e.end_s + 0.3) for e in its)
+    began = {"length_s": early.length_s + 0.3, "zero_ns": early.zero_ns - 300_000_000}
+    ranks[2] = replace(_of(early, moved), **began)
 
     found = together(ranks)
 
@@ -257,17 +251,9 @@ def _whole(ranks):
 def test_clocks_may_drift_by_more_than_ends_vary(lacks, drift):
     """A tenth of a millisecond each second or two, over ten seconds."""
     first, second = training(2, steps=130, numbered=False)
-    drifting = replace(
-        second,
-        collectives=tuple(
-            replace(
-                each,
-                start_s=each.start_s * (1 + drift),
-                end_s=each.end_s * (1 + drift),
-            )
-            for each in second.collectives
-        ),
-    )
+    its, by = second.collectives, 1 + drift
+    moved = (replace(e, start_s=e.start_s * by, end_s=e.end_s * by) for e in its)
+    drifting = _of(second, moved)
     count = len(first.collectives)
     places = range(count)
 
