@@ -138,13 +138,13 @@ def _missing(report: TraceReport, together: records.Together) -> Iterator[Note]:
     if here < world:
         text = f"{here:,} of {world:,} ranks are here: others may be the slow ones"
         yield Note("note", text, "`%gpu_open traces/*.json.gz` takes all files at once")
-    if together.unmatched > _GRAVE * together.tried:
-        text = f"{together.unmatched:,} of {together.tried:,} collectives tell nothing"
+    if together.matched <= (1 - _GRAVE) * together.tried:
+        text = f"{together.matched:,} of {together.tried:,} collectives are matched"
         hint = "open the files of all ranks that talk to each other"
         if here == 2 and not together.matched:
             first, second = (rank.file.typed for rank in report.ranks)
             hint = f"if these are two runs: `%gpu_open {first} {second} --compare`"
-        yield Note("note", f"{text} of waits", hint)
+        yield Note("note", f"{text}; others tell nothing of waits", hint)
 
 
 def _advice(report: TraceReport, together: records.Together) -> Iterator[Note]:
