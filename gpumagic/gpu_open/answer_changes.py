@@ -45,10 +45,11 @@ def compare(before: RankTrace, after: RankTrace) -> Comparison:
         )
     counts = len(before.steps), len(after.steps)
     per_step = 0 < min(counts) < max(counts)
-    by = counts if per_step else (1, 1)
+    by = 1, 1
     lengths_s = [each.length_s for each in runs]
     busy_s = [each.busy_s for each in runs]
     if per_step:
+        by = counts
         lengths_s = [median([step.length_s for step in each.steps]) for each in runs]
         busy_s = [median([step.busy_s for step in each.steps]) for each in runs]
     # However many types and shapes a kernel was made for.
@@ -76,11 +77,12 @@ def headline(comparison: Comparison) -> str:
     before = seconds_text(comparison.length_before_s)
     told = f"({range_text(before, seconds_text(comparison.length_after_s), ' -> ')})"
     ratio = comparison.ratio
-    step = "a step of " * comparison.per_step
     if _is_same(ratio):
-        return f"{'a step of each takes' if step else 'both take'} the same time {told}"
+        step = " for a step" * comparison.per_step
+        return f"both take the same time{step} {told}"
     way = "slower" if ratio > 1 else "faster"
     much = f"{max(ratio, 1 / ratio):.2f}x {way}"
+    step = "a step of " * comparison.per_step
     return f"{step}the second is {much} {told}: {_why(comparison)}"
 
 
@@ -160,7 +162,7 @@ def _notes(report: TraceReport, comparison: Comparison) -> Iterator[Note]:
     more_s, idle_s = comparison.more_s, comparison.more_idle_s
     if idle_s * more_s > 0 and abs(idle_s) > _TELLS * abs(more_s):
         text = f"the GPU was idle for {_difference(idle_s)} in the second"
-        which = report.ranks[-1 if idle_s > 0 else 0]
+        which = report.ranks[int(idle_s > 0)]
         hint = f"`%gpu_open {which.file.typed}` tells what it waited for"
         yield Note("note", text, hint)
     first = comparison.culprit

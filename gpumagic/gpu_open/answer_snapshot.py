@@ -328,8 +328,7 @@ def _replayed(replay: ReplayOf) -> str:
     if asked:
         return _with_memory(asked[0], best)
     if best is recorded:
-        ends = "runs out of memory" if recorded.fails else "goes through"
-        return f"as recorded it {ends}: {reserved} reserved at the peak"
+        return f"as recorded it {_ends(recorded)}: {reserved} reserved at the peak"
     would = bytes_text(best.peak_reserved_bytes)
     if not recorded.fails and _saves(recorded, best):
         return f"{best.name} would have reserved less: {would} instead of {reserved}"

@@ -226,21 +226,23 @@ def _of_snapshots(
     last = snapshots[-1]
     devices = [memory_history.device_of(last, device) for device in last.devices]
     devices.sort(key=lambda e: (not e.failure, -e.reserved_bytes))
+    report = SnapshotReport(
+        tuple(each.file for each in snapshots),
+        tuple(devices),
+        last.settings,
+        grown=memory_history.grown(*snapshots[-2:]) if len(snapshots) > 1 else (),
+    )
+    if not settings:
+        return report
     replays, errors = [], []
-    for device in devices if settings else ():
+    for device in devices:
         try:
             replays.append(replay_of(last, device.device, settings, memory_bytes))
         except GpuMagicError as error:
             errors.append(error)
     if errors and not replays:
         raise errors[0]
-    return SnapshotReport(
-        tuple(each.file for each in snapshots),
-        tuple(devices),
-        last.settings,
-        grown=memory_history.grown(*snapshots[-2:]) if len(snapshots) > 1 else (),
-        replays=tuple(replays),
-    )
+    return replace(report, replays=tuple(replays))
 
 
 # ------------------------------------------------------- each rank in its own process

@@ -122,7 +122,7 @@ class History:
             self.is_cut = True
             return
         piece.ended = at
-        following = self._trace[at + 1] if at + 1 < len(self._trace) else {}
+        following = next(iter(self._trace[at + 1 : at + 2]), {})
         done = following.get("action"), following.get("addr")
         if done != ("free_completed", address):
             self._awaited[address], piece.free = piece, NEVER

@@ -73,7 +73,7 @@ class _Entry(msgspec.Struct, gc=False):
 class _Whole(msgspec.Struct):
     segments: list[_Segment] = []
     device_traces: list[list[_Entry] | None] = []
-    allocator_settings: Any = None
+    allocator_settings: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -184,9 +184,9 @@ def _entries(trace: Sequence[_Entry]) -> Iterator[dict[str, Any]]:
             yield msgspec.structs.asdict(each)
 
 
-def _settings(found: Any) -> str | None:
+def _settings(found: Mapping[str, Any]) -> str | None:
     """As PYTORCH_CUDA_ALLOC_CONF was set; "" where it was not, None if nobody says."""
-    for kind in ("CUDA_", "", "HIP_") if isinstance(found, dict) else ():
+    for kind in ("CUDA_", "", "HIP_"):
         written = found.get(f"PYTORCH_{kind}ALLOC_CONF")
         if isinstance(written, str):
             return written.strip()[:_LONGEST_SETTING]

@@ -300,8 +300,9 @@ def _numbered(mine: Sequence[Item], its: Sequence[Item], *, one_group: bool) -> 
     """Of collectives that have their group's own number; none if of another group."""
     first, other = _by_number(mine), _by_number(its)
     both = [(first[key], item) for key, item in other.items() if key in first]
-    same = both if one_group or _agree(both) else []
-    return {item.place: known.place for known, item in same}
+    if not one_group and not _agree(both):
+        return {}
+    return {item.place: known.place for known, item in both}
 
 
 def _by_number(items: Sequence[Item]) -> dict[tuple[str, int, int], Item]:
@@ -324,8 +325,9 @@ def _ordered(mine: Sequence[Item], its: Sequence[Item], *, clocks: bool) -> _Pla
         pairs, fewer = _upon_each_other(mine, its), min(len(mine), len(its))
         if len(pairs) < max(min(3, fewer), _LEAST_MATCHED * fewer):
             return {}
-    same = pairs if _agree(pairs) else []
-    return {item.place: known.place for known, item in same}
+    if not _agree(pairs):
+        return {}
+    return {item.place: known.place for known, item in pairs}
 
 
 def _timed(pairs: _Pairs) -> _Pairs:

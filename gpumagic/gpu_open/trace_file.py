@@ -234,13 +234,13 @@ class _Rows:
         self._machine = _as(str, other.get("machine"), "")
         first = _first(found)
         # What is to be added to count from 1970 on; also 0 where that is not known.
-        counts = _FIRST_NS < first.ts * 1000 < math.inf
+        counts = first.ts * 1000 > _FIRST_NS
         base_ns = _as(_Whole, found.base_time_nanoseconds, 0) * (not counts)
         self._since_ns = base_ns * (base_ns > _FIRST_NS)
         if self._machine:
             counts = "began_ns" in other
             self._since_ns = _as(_Whole, other.get("began_ns"), 0)
-        self._zero_us = math.floor(first.ts) if first.ts < _MOST_US else 0
+        self._zero_us = math.floor(first.ts)
         self._base_ns = self._since_ns + self._zero_us * 1000
         self._sends = functools.cache(_COMMUNICATES.search)
         self._is_users = functools.cache(is_users)
@@ -416,7 +416,7 @@ def _first(found: _File) -> _Entry:
             entry = msgspec.json.decode(raw, type=_Entry)
             if entry.ph == "X" and abs(entry.ts) < _MOST_US:
                 return entry
-    return _Entry()
+    return _Entry(ts=0.0)
 
 
 def _as(kind: Any, told: Any, otherwise: Any = None) -> Any:
