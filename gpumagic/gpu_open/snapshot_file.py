@@ -73,7 +73,7 @@ class _Entry(msgspec.Struct, gc=False):
 class _Whole(msgspec.Struct):
     segments: list[_Segment] = []
     device_traces: list[list[_Entry] | None] = []
-    allocator_settings: dict[str, Any] = {}
+    allocator_settings: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def snapshot_in(file: Opened) -> Snapshot:
     return Snapshot(
         [_segment(each) for each in whole.segments],
         traces,
-        _settings(whole.allocator_settings),
+        _settings(whole.allocator_settings or {}),
         FileRead(file.name, len(file.data), sum(map(len, traces)), folder=file.folder),
     )
 

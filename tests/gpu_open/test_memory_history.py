@@ -74,7 +74,7 @@ def segment(address, *blocks, **more):
 
 def found_in(trace, *segments, settings=None, device=0):
     """What is worked out of a history and of what is there in its end."""
-    told = {} if settings is None else {"PYTORCH_CUDA_ALLOC_CONF": settings}
+    told = settings and {"PYTORCH_CUDA_ALLOC_CONF": settings}
     found = {"segments": list(segments), "device_traces": [trace]}
     data = pickle.dumps(found | {"allocator_settings": told})
     return device_of(snapshot_in(Opened("x", "snapshot", data)), device)
