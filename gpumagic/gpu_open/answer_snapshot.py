@@ -132,7 +132,9 @@ def parts(report: SnapshotReport) -> Iterator[Part]:
         text = "it was written before memory was taken, or after all was given back"
         hint = "call torch.cuda.memory._dump_snapshot(FILE) while tensors are on a GPU"
         yield Note("note", text, hint)
-    for of in report.devices[:1]:
+    replayed = {each.device for each in report.replays[:1]}
+    shown = [of for of in report.devices if not replayed or of.device in replayed]
+    for of in shown[:1]:
         if report.replays:
             limits = (*report.replays[0].notes, *_LIMITS)
             yield from _settings(report, report.replays[0])
@@ -180,7 +182,7 @@ def _areas(of: SnapshotOfDevice, rows_in_sight: int = 0) -> Iterator[Areas]:
     )
     if any(rest):
         layers.append(Layer(_OTHERS, rest, "together"))
-    in_table = sum(each in drawn for each in of.lines[:rows_in_sight])
+    in_table = sum(bool(each.course_bytes) for each in of.lines[:rows_in_sight])
     yield Areas(
         f"In use on {_device(of)}",
         tuple(layers),

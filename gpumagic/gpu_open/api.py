@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -218,9 +219,10 @@ def _of_snapshots(
     from gpumagic.gpu_open.replay import replay_of
 
     if len(files) > 2:
+        both = str(files[0]), str(files[-1])
         raise GpuMagicError(
             f"{len(files)} memory snapshots are too many at once",
-            f"open one, or two to see what grew: %gpu_open {files[0]} {files[-1]}",
+            f"open one, or two to see what grew: %gpu_open {shlex.join(both)}",
         )
     snapshots = [snapshot_file.read(file) for file in files]
     last = snapshots[-1]

@@ -75,13 +75,14 @@ def test_a_snapshot_may_be_compared_with_another(tmp_path):
 def test_devices_without_a_history_are_left_out_of_a_replay(tmp_path):
     """The first line names whose it is; where none has one, an error says so."""
     file, found = tmp_path / "two.pickle", newest()
-    found["segments"].append({**found["segments"][0], "device": 1})
+    found["segments"] += [{**found["segments"][0], "device": n} for n in (1, 1)]
     file.write_bytes(pickle.dumps(found))
     report = gpu_open.read(file, replay=True)
     assert [each.device for each in report.replays] == [0]
     assert report.headline.startswith("cuda:0: ")
+    assert "cuda:1, by pool" not in str(report.show("map"))
     file.write_bytes(pickle.dumps(found | {"device_traces": []}))
-    with pytest.raises(GpuMagicError, match=r"no requests of cuda:0.*\n.*_record_mem"):
+    with pytest.raises(GpuMagicError, match=r"no requests of cuda:1.*\n.*_record_mem"):
         gpu_open.read(file, replay=True)
 
 
