@@ -59,18 +59,22 @@ class Opened(NamedTuple):
 def opened(path: str | Path) -> Opened:
     """Unpack a file whole."""
     path = Path(path)
-    data = bytearray()
     with _unpacked(path) as file:
-        while piece := file.read(_PIECE):
-            data += piece
-            if len(data) > _MOST_BYTES:
-                most = bytes_text(_MOST_BYTES)
-                raise GpuMagicError(
-                    f"{_shown(path.name)} is larger than {most}, unpacked",
-                    "record fewer steps: torch.profiler.schedule(wait=1, active=3)",
-                )
+        data = _whole(file, path.name)
     folder = str(path.parent) * (path.parent != Path())
     return Opened(path.name, _kind(bytes(data[:_HEAD]), path.name), data, folder)
+
+
+def _whole(file: Any, name: str) -> bytearray:
+    data = bytearray()
+    while piece := file.read(_PIECE):
+        data += piece
+        if len(data) > _MOST_BYTES:
+            raise GpuMagicError(
+                f"{_shown(name)} is larger than {bytes_text(_MOST_BYTES)}, unpacked",
+                "record fewer steps: torch.profiler.schedule(wait=1, active=3)",
+            )
+    return data
 
 
 def kind_of(path: str | Path) -> Kind:

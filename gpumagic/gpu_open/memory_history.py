@@ -11,7 +11,6 @@ what has been given back, where the allocator may have handed out up to 1 MiB mo
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 from bisect import bisect_left
@@ -379,16 +378,19 @@ class RecordedLines:
         return self.line(self.spot(stack))
 
     def _spot_in(self, stack: Sequence[Mapping[str, Any]]) -> Spot | None:
-        with contextlib.suppress(KeyError, TypeError, AttributeError):  # no frames
-            for whose in ("user", "library"):
-                for frame in stack:
-                    file, line = frame["filename"], frame.get("line")
-                    if self._whose(file) == whose:
-                        return Spot(file, line if type(line) is int else None)
-            names = (str(frame.get("name"))[:_LONGEST_NAME] for frame in stack)
-            if any(_ENGINE in name for name in names):
-                return _BACKWARD
-        return None
+        try:
+            return self._first_of(stack)
+        except (KeyError, TypeError, AttributeError):  # no frames of torch's
+            return None
+
+    def _first_of(self, stack: Sequence[Mapping[str, Any]]) -> Spot | None:
+        for whose in ("user", "library"):
+            for frame in stack:
+                file, line = frame["filename"], frame.get("line")
+                if self._whose(file) == whose:
+                    return Spot(file, line if type(line) is int else None)
+        names = (str(frame.get("name"))[:_LONGEST_NAME] for frame in stack)
+        return _BACKWARD if any(_ENGINE in name for name in names) else None
 
 
 def _whose(filename: str) -> str:
