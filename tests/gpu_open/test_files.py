@@ -97,11 +97,11 @@ def test_a_file_that_is_not_there_is_near_to_one_that_is(tmp_path, write):
 
 
 def test_names_that_no_file_can_have_are_two_lines(tmp_path):
-    """Links to themselves, too long names, NULs, and the home of nobody."""
+    """Links to themselves, too long names, NULs, the home of nobody, a list."""
     loop = tmp_path / "loop"
     loop.symlink_to("loop")
     long = tmp_path / ("x" * 5000)
-    for name in (loop, f"{loop}*", long, "a\0b", "~nobody here/x.json"):
+    for name in (loop, f"{loop}*", long, "a\0b", "~nobody here/x.json", ["a"]):
         with pytest.raises(GpuMagicError) as error:
             gpu_open.read(name)
         assert len(error.value.lines()) == 2
