@@ -22,7 +22,7 @@ from gpumagic.gpu_open.files import AGAIN, by_kind, found
 from gpumagic.gpu_open.records import FileRead, RankTrace
 from gpumagic.gpu_open.report import SnapshotReport, TraceReport
 from gpumagic.report.introspection import without_collecting
-from gpumagic.report.units import bytes_text, parse_bytes, with_article
+from gpumagic.report.units import bytes_text, parse_bytes
 
 if TYPE_CHECKING:
     import argparse
@@ -111,13 +111,7 @@ def read(
         GpuMagicError: There is no such file, or nothing in it that can be read.
     """
     began_s = time.monotonic()
-    for each in paths:
-        if not isinstance(each, str | os.PathLike):
-            raise GpuMagicError(
-                f"{with_article(type(each).__name__)} is not the path of a file",
-                "of several files: gpumagic.gpu_open.read(*files)",
-            )
-    files = found(map(Path, paths))
+    files = found(paths)
     if not files:
         raise GpuMagicError(
             "no file was named",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.gpu_open.records import FileRead
-from gpumagic.report.units import bytes_text, printable, shortened
+from gpumagic.report.units import bytes_text, printable, shortened, with_article
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -131,14 +131,20 @@ def _kind(head: bytes, name: str) -> Kind:
 # -------------------------------------------------------------------------- finding
 
 
-def found(names: Iterable[str | Path]) -> list[Path]:
+def found(names: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """The files that are meant: of a pattern all it fits, of a folder the recordings.
 
     Each file is there once, whatever leads to it.
     """
     files: dict[str, Path] = {}
     for name in names:
-        path = Path(os.path.expanduser(name))  # noqa: PTH111 -- nobody's ~ stays as it is
+        try:
+            path = Path(os.path.expanduser(name))  # noqa: PTH111 -- nobody's ~ stays
+        except TypeError:
+            raise GpuMagicError(
+                f"{with_article(type(name).__name__)} is not the path of a file",
+                "of several files: gpumagic.gpu_open.read(*files)",
+            ) from None
         try:
             files |= _meant(path)
         except (OSError, ValueError) as error:
