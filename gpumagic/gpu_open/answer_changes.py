@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from math import ceil
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.view_busy import kernel_name
 from gpumagic.drawing import Column, Note, Property, Stack, Stacks, Table
-from gpumagic.gpu_open.answer_trace import how, kernel_text, share
+from gpumagic.errors import GpuMagicError
+from gpumagic.gpu_open.answer_trace import how, kernel_text, times
 from gpumagic.gpu_open.records import Change, Comparison
 from gpumagic.report.units import range_text, seconds_text, share_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Part
     from gpumagic.gpu_open.records import RankTrace
@@ -36,14 +38,20 @@ _PER_STEP = "The runs have different numbers of steps: figures are of a median s
 def compare(before: RankTrace, after: RankTrace) -> Comparison:
     """What changed from one trace to the next, the largest differences first."""
     runs = before, after
+    for file in (each.file for each in runs if not each.length_s):
+        raise GpuMagicError(
+            f"{file.name} has no GPU work that could be compared",
+            f"`%gpu_open {file.typed}` says why",
+        )
     counts = len(before.steps), len(after.steps)
     per_step = 0 < min(counts) < max(counts)
-    by = counts if per_step else (1, 1)
+    by = 1, 1
     lengths_s = [each.length_s for each in runs]
     busy_s = [each.busy_s for each in runs]
     if per_step:
+        by = counts
         lengths_s = [median([step.length_s for step in each.steps]) for each in runs]
-        busy_s = [median([step.busy_s or 0.0 for step in e.steps]) for e in runs]
+        busy_s = [median([step.busy_s for step in each.steps]) for each in runs]
     # However many types and shapes a kernel was made for.
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
     for run, rank in enumerate(runs):
@@ -53,9 +61,9 @@ def compare(before: RankTrace, after: RankTrace) -> Comparison:
             its[2 + run] += each.total_s / by[run]
     changes = []
     for name, (first, second, *both_s) in sums.items():
-        known = [max(round(count), 1) if count else None for count in (first, second)]
-        its_s = [s if count else None for s, count in zip(both_s, known, strict=True)]
-        changes.append(Change(name, *known, *its_s))
+        # What ran less than once in a step ran.
+        counted = (max(round(each), ceil(min(each, 1))) for each in (first, second))
+        changes.append(Change(name, *counted, *both_s))
     changes.sort(key=lambda each: (-abs(each.more_s), each.name))
     (before_s, after_s), (busy_1_s, busy_2_s) = lengths_s, busy_s
     return Comparison(before_s, after_s, busy_1_s, busy_2_s, tuple(changes), per_step)
@@ -66,16 +74,16 @@ def compare(before: RankTrace, after: RankTrace) -> Comparison:
 
 def headline(comparison: Comparison) -> str:
     """Which run is slower by how much, and what made most of it."""
-    before_s, after_s = comparison.length_before_s, comparison.length_after_s
+    before = seconds_text(comparison.length_before_s)
+    told = f"({range_text(before, seconds_text(comparison.length_after_s), ' -> ')})"
     ratio = comparison.ratio
-    if ratio is None:
-        return "one of the two has no GPU work: nothing can be compared"
-    told = f"({range_text(seconds_text(before_s), seconds_text(after_s), ' -> ')})"
-    step = "a step of " * comparison.per_step
     if _is_same(ratio):
-        return f"{'a step of each takes' if step else 'both take'} the same time {told}"
-    times, way = (ratio, "slower") if ratio > 1 else (1 / ratio, "faster")
-    return f"{step}the second is {times:.2f}x {way} {told}: {_why(comparison)}"
+        step = " for a step" * comparison.per_step
+        return f"both take the same time{step} {told}"
+    way = "slower" if ratio > 1 else "faster"
+    much = f"{max(ratio, 1 / ratio):.2f}x {way}"
+    step = "a step of " * comparison.per_step
+    return f"{step}the second is {much} {told}: {_why(comparison)}"
 
 
 def _is_same(ratio: float) -> bool:
@@ -86,15 +94,16 @@ def _why(comparison: Comparison) -> str:
     """The kernel that did it, or the idle time."""
     more_s, idle_s = comparison.more_s, comparison.more_idle_s
     first = comparison.culprit
-    most_s = 0.0 if first is None else abs(first.more_s)
+    most_s = abs(first.more_s) if first else 0.0
     if idle_s * more_s > 0 and abs(idle_s) > most_s:
         return f"the GPU was idle for {_difference(idle_s)}"
-    if first is None or most_s < _TELLS * abs(more_s):
+    if not first or most_s < _TELLS * abs(more_s):
         return "many kernels changed a little"
     name = kernel_text(first.name, _LONGEST_IN_TITLE)
-    if first.before_s is None:
+    if not first.count_before:
         return f"{name} is new and took {seconds_text(first.after_s)}"
-    return f"{name} took {_difference(first.more_s)} ({_runs(first)} runs)"
+    runs = _runs(first) + " run" + "s" * (first.count_before + first.count_after > 2)
+    return f"{name} took {_difference(first.more_s)} ({runs})"
 
 
 def _difference(seconds: float) -> str:
@@ -103,7 +112,7 @@ def _difference(seconds: float) -> str:
 
 def _runs(each: Change) -> str:
     """How often it ran, before and after."""
-    return range_text(f"{each.count_before or 0:,}", f"{each.count_after or 0:,}")
+    return range_text(f"{each.count_before:,}", f"{each.count_after:,}")
 
 
 # ------------------------------------------------------------------------- the screen
@@ -124,27 +133,20 @@ def parts(report: TraceReport, comparison: Comparison) -> Iterator[Part]:
     yield how(report, (), *((_PER_STEP,) * per_step), _ONE_EACH)
 
 
-def _bar(name: str, length_s: float | None, busy_s: float | None) -> Stack:
-    busy, length = busy_s or 0.0, length_s or 0.0
-    said = f"{seconds_text(length_s)}, busy {share_text(share(busy_s, length_s))}"
-    return Stack(name, (("kernel", busy), ("", length - busy)), said)
+def _bar(name: str, length_s: float, busy_s: float) -> Stack:
+    said = f"{seconds_text(length_s)}, busy {share_text(busy_s / length_s)}"
+    return Stack(name, (("kernel", busy_s), ("", length_s - busy_s)), said)
 
 
 def _table(caption: str, rows: Sequence[Change]) -> Table:
-    def time(heading: str, of: Callable[[Any], float | None]) -> Property:
-        def text(each: Change) -> str:
-            return "-" if (seconds := of(each)) is None else seconds_text(seconds)
-
-        return Property(Column(heading, number=True), text)
-
     properties = (
         Property(Column("Kernel"), lambda each: kernel_text(each.name)),
         Property(
             Column("Change", number=True),
             lambda each: "+" * (each.more_s > 0) + seconds_text(each.more_s),
         ),
-        time("Before", lambda each: each.before_s),
-        time("After", lambda each: each.after_s),
+        times("Before", lambda each: each.before_s),
+        times("After", lambda each: each.after_s),
         Property(Column("Runs", number=True), _runs),
     )
     return Table.of(caption, properties, rows[:_MOST], len(rows), name="kernels")
@@ -155,16 +157,16 @@ def _notes(report: TraceReport, comparison: Comparison) -> Iterator[Note]:
     if len(devices) > 1:
         told = " and ".join(sorted(devices))
         yield Note("warning", f"the two ran on different devices: {told}")
-    if comparison.ratio is None or _is_same(comparison.ratio):
+    if _is_same(comparison.ratio):
         return
     more_s, idle_s = comparison.more_s, comparison.more_idle_s
     if idle_s * more_s > 0 and abs(idle_s) > _TELLS * abs(more_s):
         text = f"the GPU was idle for {_difference(idle_s)} in the second"
-        which = report.ranks[-1 if idle_s > 0 else 0]
+        which = report.ranks[int(idle_s > 0)]
         hint = f"`%gpu_open {which.file.typed}` tells what it waited for"
         yield Note("note", text, hint)
     first = comparison.culprit
-    if first is None or not first.count_before or not first.count_after:
+    if not first or not first.count_before or not first.count_after:
         return
     if abs(first.more_s) < _TELLS * abs(more_s):
         return

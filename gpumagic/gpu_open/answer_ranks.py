@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Details, Note
 from gpumagic.gpu_open import view_shares
-from gpumagic.gpu_open.answer_trace import how, share
+from gpumagic.gpu_open.answer_trace import how
 from gpumagic.gpu_open.view_shares import Row, ranged
 from gpumagic.report.robust import median
 from gpumagic.report.units import (
@@ -28,6 +28,7 @@ _BARS = 4  # in sight
 _OF_THE_REST = 0.3  # of what the slow rank has more: such a part is named
 _MUCH_WAITING = 0.05  # of the time of all
 _GRAVE = 0.1
+_NEGLIGIBLE = 0.01  # by so little more nobody waits longer
 
 # What equal ranks may spend their time on: how it is said, and how much of it is what
 # a better program would not have.
@@ -46,21 +47,21 @@ _COSTS: dict[str, Callable[[records.RankShare], float]] = {
 
 def headline(together: records.Together) -> str:
     """The slow rank and what it cost the others, or what costs all of them most."""
-    slow, here, world = together.slow, len(together.ranks), together.world_size or 0
+    slow, here, world = together.slow, len(together.ranks), together.world_size
     ranks = f"{here:,} of {world:,} ranks" if here < world else count_text(here, "rank")
     if not together.matched:
         return f"{ranks}: nothing they did together could be matched"
-    if slow is None:
+    if not slow:
         most, shares = _most_costly(together)
         spread = range_text(share_text(min(shares)), share_text(max(shares)))
         return f"no rank stands out: {ranks} {most} {spread} of the time"
-    ratio = "" if together.ratio is None else f"{ratio_text(together.ratio)} the median"
-    said = f"rank {slow.rank} took {ratio or 'longest'} for its own work"
-    if (first := _main_difference(together)) is not None:
+    ratio = ratio_text(together.ratio)
+    said = f"rank {slow.rank} took {ratio} the median for its own work"
+    if first := _main_difference(together):
         said += f", {view_shares.IN.get(first.what, f'in {first.what}')}"
     if not slow.blamed_s:
         return said
-    blamed = share_text(share(slow.blamed_s, slow.length_s))
+    blamed = share_text(slow.blamed_s / slow.length_s)
     return f"{said}; others waited {seconds_text(slow.blamed_s)} for it ({blamed})"
 
 
@@ -70,23 +71,24 @@ def _most_costly(together: records.Together) -> tuple[str, list[float]]:
     With it, its share of each rank's time; the work itself where that is little.
     """
     shares = {
-        cost: [share(of(rank), rank.length_s) or 0.0 for rank in together.ranks]
+        cost: [of(rank) / (rank.length_s or 1.0) for rank in together.ranks]
         for cost, of in _COSTS.items()
     }
     most = max(shares, key=lambda cost: sum(shares[cost]))
     if sum(shares[most]) > _GRAVE * len(together.ranks):
         return most, shares[most]
-    own = ((each.own_s - each.idle_s, each.length_s) for each in together.ranks)
-    return _COMPUTING, [share(*each) or 0.0 for each in own]
+    own = ((e.own_s - e.idle_s) / (e.length_s or 1.0) for e in together.ranks)
+    return _COMPUTING, list(own)
 
 
 def _main_difference(together: records.Together) -> records.Difference | None:
-    """What most of its time went into that others do not have."""
+    """What most of the slow rank's time went into that others do not have."""
     slow, first = together.slow, next(iter(together.differences), None)
-    if slow is None or first is None:
-        return None
-    more_s = slow.own_s - median([each.own_s for each in together.ranks])
-    return first if first.slow_s - first.median_s >= _OF_THE_REST * more_s else None
+    if slow and first:
+        more_s = slow.own_s - median([each.own_s for each in together.ranks])
+        if first.slow_s - first.median_s >= _OF_THE_REST * more_s:
+            return first
+    return None
 
 
 # ------------------------------------------------------------------------- the screen
@@ -100,12 +102,12 @@ def parts(report: TraceReport, together: records.Together) -> Iterator[Part]:
     named = ((f"rank {each.rank}", each, each.length_s) for each in seen)
     yield view_shares.bars(caption, named)
     more_s = max(each.waits_more_s for each in ranks)
-    more = view_shares.more_waits(more_s, max(each.length_s for each in ranks))
+    at_least = more_s > _NEGLIGIBLE * max(each.length_s for each in ranks)
     yield view_shares.table(
         "What each did with its time",
         view_shares.odd_rows(ranks, slow, lambda each: f"rank {each.rank}"),
         ranged("Idle in own work", lambda each: each.idle_s),
-        at_least=more is not None,
+        at_least=at_least,
     )
     yield from _advice(report, together)
     yield from _missing(report, together)
@@ -116,38 +118,39 @@ def parts(report: TraceReport, together: records.Together) -> Iterator[Part]:
         [Row(f"rank {each.rank}", (each,)) for each in blamed],
         ranged("Length", lambda each: each.length_s),
         ranged("Host late", lambda each: each.host_late_s),
-        at_least=more is not None,
+        at_least=at_least,
     )
     yield Details("Every rank", (every,), "ranks")
     facts: list[tuple[str, Cell]] = [
         ("collectives matched", f"{together.matched:,} of {together.tried:,}"),
         ("clock", "one for all" if together.one_clock else "each by its own"),
     ]
-    if more is not None:
-        facts.append(("waits", more))
+    if at_least:
+        more = f"up to {seconds_text(more_s)} more, as what else ran is not exact"
+        facts.append(("waits", f"at least; {more}"))
     said = view_shares.WAITS, view_shares.OWN_WORK, view_shares.BLAMED
     yield how(report, facts, *said)
 
 
 def _missing(report: TraceReport, together: records.Together) -> Iterator[Note]:
     """How far what is here is not all."""
-    here, world = len(together.ranks), together.world_size or 0
+    here, world = len(together.ranks), together.world_size
     if here < world:
         text = f"{here:,} of {world:,} ranks are here: others may be the slow ones"
         yield Note("note", text, "`%gpu_open traces/*.json.gz` takes all files at once")
-    if together.unmatched > _GRAVE * together.tried:
-        text = f"{together.unmatched:,} of {together.tried:,} collectives tell nothing"
+    if together.matched <= (1 - _GRAVE) * together.tried:
+        text = f"{together.matched:,} of {together.tried:,} collectives are matched"
         hint = "open the files of all ranks that talk to each other"
         if here == 2 and not together.matched:
             first, second = (rank.file.typed for rank in report.ranks)
             hint = f"if these are two runs: `%gpu_open {first} {second} --compare`"
-        yield Note("note", f"{text} of waits", hint)
+        yield Note("note", f"{text}; others tell nothing of waits", hint)
 
 
 def _advice(report: TraceReport, together: records.Together) -> Iterator[Note]:
     """What to do about the slow rank, or about what all ranks have."""
     slow, first, ranks = together.slow, _main_difference(together), together.ranks
-    if slow is not None and first is not None:
+    if slow and first:
         what = f"{first.what} took"
         what = "the host was late for" if first.what == "host late" else what
         its, usual = seconds_text(first.slow_s), seconds_text(first.median_s)
@@ -158,7 +161,7 @@ def _advice(report: TraceReport, together: records.Together) -> Iterator[Note]:
         files = [report.ranks[ranks.index(each)].file.typed for each in both]
         hint = f"`%gpu_open {' '.join(files)} --compare` compares them"
         yield Note("warning", text, view_shares.HINTS.get(first.what, hint))
-    elif slow is not None:
+    elif slow:
         text = f"rank {slow.rank} is slower in all that it does"
         hint = "a slower clock, heat or a shared GPU: `nvidia-smi -q -d PERFORMANCE`"
         yield Note("warning", text, hint)

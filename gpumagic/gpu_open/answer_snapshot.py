@@ -31,7 +31,7 @@ from gpumagic.report.units import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpumagic.drawing import Key, Part
+    from gpumagic.drawing import Part, Strips
     from gpumagic.gpu_open.records import (
         Failure,
         Growth,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         SnapshotOfDevice,
     )
     from gpumagic.gpu_open.report import SnapshotReport
+    from gpumagic.report.places import CodeLine
 
 _MOST_IN_LEGEND = 3
 _MOST_LINES = 200
@@ -74,21 +75,21 @@ def headline(report: SnapshotReport) -> str:
     """What was asked: what would have helped, what grew, or whose the memory is."""
     devices = report.devices
     if report.replays:
-        return _replayed(report)
-    if report.grown is not None:
+        first = report.replays[0]
+        return f"{_device(first)}: " * (len(devices) > 1) + _replayed(first)
+    if len(report.files) > 1:
         return _growth(report.grown, sum(each.allocated_bytes for each in devices))
     if not devices:
         return "torch held no memory on any device"
     of = devices[0]
-    several = f"{_device(of)}: " if len(devices) > 1 else ""
-    how_it_is = _how_full(of) if of.failure is None else _failed(of, of.failure)
-    return f"{several}{how_it_is}"
+    said = _failed(of, of.failure) if of.failure else _how_full(of)
+    return f"{_device(of)}: " * (len(devices) > 1) + said
 
 
 def _how_full(of: SnapshotOfDevice) -> str:
     reserved = bytes_text(of.reserved_bytes)
     said = f"{bytes_text(of.allocated_bytes)} in use of {reserved} reserved"
-    if of.peak_bytes is None:
+    if not of.events:
         return f"{said}, and no history of how it came about"
     said += f"; peak {bytes_text(of.peak_bytes)} {_event(of.peak_event)}"
     share, _, made = _whose_peak(of)
@@ -96,13 +97,12 @@ def _how_full(of: SnapshotOfDevice) -> str:
 
 
 def _failed(of: SnapshotOfDevice, failure: Failure) -> str:
-    peak = of.peak_bytes or 0
     asked = f"{bytes_text(failure.asked_bytes)} asked for"
     said = f"out of memory {_event(failure.event)}: {asked}"
     share, is_made, made = _whose_peak(of)
     if not share:
         return f"{said}, {bytes_text(failure.allocated_bytes)} in use"
-    is_peak = abs(peak - failure.allocated_bytes) <= _SAME * peak
+    is_peak = abs(of.peak_bytes - failure.allocated_bytes) <= _SAME * of.peak_bytes
     held = "what was held" if is_peak else "the peak before it"
     return f"{said}; {share} of {held} {is_made} {made}"
 
@@ -114,12 +114,12 @@ def _whose_peak(of: SnapshotOfDevice) -> tuple[str, str, str]:
     anything.
     """
     most = max(of.lines, key=lambda each: each.at_peak_bytes, default=None)
-    if not most or not of.peak_bytes or not (most.before or of.has_stacks):
+    if not most or not most.at_peak_bytes or not (most.before or of.has_stacks):
         return "", "", ""
-    share = share_text(most.at_peak_bytes / of.peak_bytes) * (most.at_peak_bytes > 0)
-    if most.line is None or most.before:
-        return share, "is from", _BEFORE if most.before else _NO_LINE
-    return share, "is made in", _line_name(most)
+    share = share_text(most.at_peak_bytes / of.peak_bytes)
+    if most.before:
+        return share, "is from", _BEFORE
+    return share, "is made in" if most.line else "is from", _name(most.line)
 
 
 # -------------------------------------------------------------------------- the screen
@@ -127,80 +127,79 @@ def _whose_peak(of: SnapshotOfDevice) -> tuple[str, str, str]:
 
 def parts(report: SnapshotReport) -> Iterator[Part]:
     """A picture or a table of what was asked, and what to do."""
-    of = next(iter(report.devices), None)
     limits: tuple[str, ...] = ()
-    if report.replays:
-        limits = (*report.replays[0].notes, *_LIMITS)
-        yield from _settings(report, report.replays[0])
-    elif report.grown:
-        if of is not None and (picture := _areas(of)):
-            yield picture
-        yield from _what_grew(report.grown)
-    elif of is not None and report.grown is None:
-        yield from _as_it_is(report, of)
-    if of is not None:
-        yield from _folded(of)
+    if not report.devices:
+        text = "it was written before memory was taken, or after all was given back"
+        hint = "call torch.cuda.memory._dump_snapshot(FILE) while tensors are on a GPU"
+        yield Note("note", text, hint)
+    replayed = {each.device for each in report.replays[:1]}
+    shown = [of for of in report.devices if not replayed or of.device in replayed]
+    for of in shown[:1]:
+        if report.replays:
+            limits = (*report.replays[0].notes, *_LIMITS)
+            yield from _settings(report, report.replays[0])
+        elif report.grown:
+            yield from _areas(of)
+            yield from _what_grew(report.grown)
+        elif len(report.files) == 1:
+            yield from _as_it_is(report, of)
+        if of.lines:
+            summary = f"What each line took and gave back, {len(of.lines):,} in all"
+            yield Details(summary, (_lines_table(of, _MOST_LINES),), "lines")
+        if of.segments:
+            yield Details("The segments, and what lies in them", (_map(of),), "map")
     yield _how(report, *limits)
 
 
 def _as_it_is(report: SnapshotReport, of: SnapshotOfDevice) -> Iterator[Part]:
     notes = list(_notes(report, of))
     rows = _ROWS[min(len(notes), 2)]
-    picture = _areas(of, rows)
-    if picture is not None:
-        yield picture
-    elif of.segments:
-        yield picture_of(of.segments, _device(of), MOST_IN_SIGHT)
-    if of.lines and (of.has_stacks or picture is not None):
-        yield _lines_table(of, picture, rows)
+    pictures = list(_areas(of, rows))
+    yield from pictures
+    if not pictures and of.segments:
+        yield _map(of)
+    if of.has_stacks or pictures:
+        yield _lines_table(of, rows, *pictures)
     yield from notes
 
 
-def _folded(of: SnapshotOfDevice) -> Iterator[Details]:
-    """What else is known of the first device."""
-    if of.lines:
-        summary = f"What each line took and gave back, {len(of.lines):,} in all"
-        yield Details(summary, (_lines_table(of, None, _MOST_LINES),), "lines")
-    if of.segments:
-        strips = picture_of(of.segments, _device(of), MOST_IN_SIGHT)
-        yield Details("The segments, and what lies in them", (strips,), "map")
+def _map(of: SnapshotOfDevice) -> Strips:
+    return picture_of(of.segments, _device(of), MOST_IN_SIGHT)
 
 
-def _areas(of: SnapshotOfDevice, rows_in_sight: int = 0) -> Areas | None:
-    """What was in use from event to event, by line; None without a history."""
-    course = of.course
-    if course is None or not any(map(any, course.levels_bytes)):
-        return None
+def _areas(of: SnapshotOfDevice, rows_in_sight: int = 0) -> Iterator[Areas]:
+    """What was in use from event to event, by line; nothing without a history."""
+    if not any(of.course_bytes):
+        return
+    drawn = [each for each in of.lines if each.course_bytes]
     layers = []
-    for at, levels in zip(course.lines, course.levels_bytes, strict=True):
-        heights = tuple(map(float, levels))
-        if at is None:
-            layers.append(Layer(_OTHERS, heights, "together"))
-        else:
-            name = _line_name(of.lines[at])
-            layers.append(Layer(name, heights, "before" if name == _BEFORE else ""))
-    in_table = [
-        place
-        for place, at in enumerate(course.lines)
-        if at is not None and at < rows_in_sight
-    ]
-    others = [place for place in range(len(layers)) if place not in in_table]
-    whose = "by line" if of.has_stacks else "from event to event"
-    return Areas(
-        f"In use on {_device(of)}, {whose}",
+    for each in drawn:
+        name, heights = _line_name(each), tuple(map(float, each.course_bytes))
+        layers.append(Layer(name, heights, "before" if name == _BEFORE else ""))
+    rest = tuple(
+        float(nbytes - sum(each.course_bytes[at] for each in drawn))
+        for at, nbytes in enumerate(of.course_bytes)
+    )
+    if any(rest):
+        layers.append(Layer(_OTHERS, rest, "together"))
+    in_table = sum(bool(each.course_bytes) for each in of.lines[:rows_in_sight])
+    yield Areas(
+        f"In use on {_device(of)}",
         tuple(layers),
         ("event 1", f"event {of.events:,}"),
         f"the peak, {_event(of.peak_event)}",
         text_of=bytes_text,
-        told_elsewhere=frozenset((*in_table, *others[_MOST_IN_LEGEND:])),
+        told_elsewhere=frozenset(range(len(layers)))
+        - frozenset(range(in_table, in_table + _MOST_IN_LEGEND)),
     )
 
 
-def _lines_table(of: SnapshotOfDevice, picture: Areas | None, most: int) -> Table:
+def _lines_table(of: SnapshotOfDevice, most: int, *pictures: Areas) -> Table:
     """What each line had at the peak and has now, and what it took."""
-    keys: dict[int | None, Key] = {}
-    if picture is not None and of.course is not None:
-        keys = dict(zip(of.course.lines, picture.keys, strict=True))
+    drawn = (number for number, each in enumerate(of.lines) if each.course_bytes)
+    keys = dict(
+        zip(drawn, (key for each in pictures for key in each.keys), strict=False)
+    )
     rows = list(enumerate(of.lines))
     properties = [
         Property(Column("Line"), lambda row: keys.get(row[0]) or _line_name(row[1])),
@@ -221,16 +220,15 @@ def _lines_table(of: SnapshotOfDevice, picture: Areas | None, most: int) -> Tabl
 
 def _notes(report: SnapshotReport, of: SnapshotOfDevice) -> Iterator[Note]:
     """What leads to an action, the most urgent first."""
-    if of.failure is not None:
-        name = report.files[-1].typed if report.files else "FILE"
-        yield _failure_note(of, of.failure, name)
+    if of.failure:
+        yield _failure_note(of, of.failure, report.files[-1].typed)
     if not of.fits_together:
         yield Note(
             "warning",
             "history and segments do not agree: shares of lines may be off",
             "record again, and write the snapshot before recording ends",
         )
-    yield from _stuck_note(of, report.settings)
+    yield from _stuck_note(of, report.settings or "")
     if not of.events:
         text = "no history was recorded, so how it came about is unknown"
         yield Note("note", text, f"before the run, call {_RECORD}()", "no history")
@@ -246,18 +244,16 @@ def _notes(report: SnapshotReport, of: SnapshotOfDevice) -> Iterator[Note]:
 
 def _failure_note(of: SnapshotOfDevice, failure: Failure, name: str) -> Note:
     """Who asked, and what there was: holes are known of the end of a history alone."""
-    who = f"{_place(failure.line.where)} failed" if failure.line else "it failed"
-    had = [f"{bytes_text(failure.allocated_bytes)} was in use"]
+    had = f"{bytes_text(failure.allocated_bytes)} was in use"
     if failure.event == of.events:
         holes = (hole for each in of.segments for hole in holes_of(each))
-        had = [f"torch's largest hole was {bytes_text(max(holes, default=0))}"]
-    if failure.free_bytes is not None:
-        had.insert(0, f"{bytes_text(failure.free_bytes)} was free")
+        had = f"torch's largest hole was {bytes_text(max(holes, default=0))}"
+    who, free = _name(failure.line, "the request"), bytes_text(failure.free_bytes)
     hint = f"what would have helped: %gpu_open {name} --replay"
-    return Note("problem", f"{who}: {' and '.join(had)}", hint)
+    return Note("problem", f"{who} failed: {free} was free and {had}", hint)
 
 
-def _stuck_note(of: SnapshotOfDevice, settings: str | None) -> Iterator[Note]:
+def _stuck_note(of: SnapshotOfDevice, settings: str) -> Iterator[Note]:
     """What is reserved and can neither be given back nor serve a large tensor."""
     beside = [each for each in of.segments if stuck_bytes(each)]
     held = sum(map(stuck_bytes, beside))
@@ -269,7 +265,7 @@ def _stuck_note(of: SnapshotOfDevice, settings: str | None) -> Iterator[Note]:
         f"{bytes_text(largest)}"
     )
     hint = "--show map has the segments"
-    if _EXPANDABLE not in (settings or ""):
+    if _EXPANDABLE not in settings:
         hint = f"{_EXPANDABLE} leaves fewer; {hint}"
     yield Note("warning", text, hint)
 
@@ -283,12 +279,12 @@ def _growth(grown: Sequence[Growth], now_bytes: int) -> str:
         return f"nothing grew between them: {bytes_text(now_bytes)} is in use now"
     first = grown[0]
     more = change_text(sum(each.more_bytes for each in grown))
-    if first.line is None:
+    if not first.line:
         return f"{more} between them, most of it by no known line"
     pieces = first.after - first.before
-    in_pieces = f", in {count_text(pieces, 'piece')}" if pieces > 0 else ""
-    said = f"{_owner(first)} holds {bytes_text(first.more_bytes)} more{in_pieces}"
-    return f"{more} between them: {said}"
+    in_pieces = f", in {count_text(pieces, 'piece')}" * (pieces > 0)
+    said = f"{_name(first.line)} holds {bytes_text(first.more_bytes)} more"
+    return f"{more} between them: {said}{in_pieces}"
 
 
 def _what_grew(grown: Sequence[Growth]) -> Iterator[Part]:
@@ -301,7 +297,7 @@ def _what_grew(grown: Sequence[Growth]) -> Iterator[Part]:
         return Meter(size / most, change_text(size), is_short=True)
 
     properties = (
-        Property(Column("Line"), _owner),
+        Property(Column("Line"), lambda each: _name(each.line)),
         Property(Column("Change", number=True), more),
         Property(
             Column("Pieces", number=True),
@@ -313,7 +309,7 @@ def _what_grew(grown: Sequence[Growth]) -> Iterator[Part]:
     rows = grown[:_MOST_GROWN]
     yield Table.of("Lines that hold more", properties, rows, len(grown))
     pieces = first.after - first.before
-    if first.line is None:
+    if not first.line:
         text = "the snapshots do not tell which line took most of it"
         yield Note("note", text, f'record with {_RECORD}(stacks="python")')
     elif pieces >= _FEWEST_PIECES:
@@ -323,33 +319,25 @@ def _what_grew(grown: Sequence[Growth]) -> Iterator[Part]:
         yield Note("warning", text, hint)
 
 
-def _owner(each: Growth) -> str:
-    return _NO_LINE if each.line is None else _place(each.line.where)
-
-
 # --------------------------------------------------------- under other settings
 
 
-def _replayed(report: SnapshotReport) -> str:
+def _replayed(replay: ReplayOf) -> str:
     """What would have helped, and how much."""
-    replay = report.replays[0]
-    if replay.why_not is not None:
-        return f"it cannot be replayed: {replay.why_not}"
     recorded, best = replay.replays[0], _best(replay)
     asked = [e for e in replay.replays[1:] if e.setting == recorded.setting]
     reserved = bytes_text(recorded.peak_reserved_bytes)
     if asked:
         return _with_memory(asked[0], best)
-    if best is None:
-        ends = "runs out of memory" if recorded.fails else "goes through"
-        return f"as recorded it {ends}: {reserved} reserved at the peak"
+    if best is recorded:
+        return f"as recorded it {_ends(recorded)}: {reserved} reserved at the peak"
     would = bytes_text(best.peak_reserved_bytes)
     if not recorded.fails and _saves(recorded, best):
         return f"{best.name} would have reserved less: {would} instead of {reserved}"
     if not recorded.fails:
         return f"no setting would have saved much: {reserved} reserved at the peak"
     said = f"{best.name} would have gone through with {would}"
-    if not replay.again_failed:
+    if not replay.again.fails:
         own = "by the rules the recorded setting goes through as well"
         said = f"unknown whether {best.name} would have helped: {own}"
     elif best.fails:
@@ -357,13 +345,13 @@ def _replayed(report: SnapshotReport) -> str:
     return said
 
 
-def _best(replay: ReplayOf) -> Replayed | None:
-    """The setting that goes through with the least, or gets furthest."""
+def _best(replay: ReplayOf) -> Replayed:
+    """Of other settings the one that goes through with the least, or gets furthest."""
     recorded, *others = replay.replays
     return min(
         (each for each in others if each.setting != recorded.setting),
         key=lambda e: (e.fails, -(e.failed_event or 0), e.peak_reserved_bytes),
-        default=None,
+        default=replay.replays[-1],
     )
 
 
@@ -372,35 +360,31 @@ def _saves(recorded: Replayed, best: Replayed) -> bool:
     return saved >= _WORTH_IT * recorded.peak_reserved_bytes and not best.fails
 
 
-def _with_memory(asked: Replayed, best: Replayed | None) -> str:
+def _with_memory(asked: Replayed, best: Replayed) -> str:
     """How it would have run with the memory that was asked about."""
     total, peak = bytes_text(asked.total_bytes), bytes_text(asked.peak_reserved_bytes)
     if not asked.fails:
         return f"{total} would have been enough: {peak} reserved at the peak"
     short = f"{total} would not have been enough"
-    if best is not None and not best.fails:
+    if not best.fails:
         return f"{short}, but with {best.name}"
     return f"{short}: memory runs out {_event(asked.failed_event)}"
 
 
 def _settings(report: SnapshotReport, replay: ReplayOf) -> Iterator[Part]:
     """Each setting: what it took, and how it ends; what to set."""
-    if not replay.replays:
-        return
     most = max(each.peak_reserved_bytes for each in replay.replays) or 1
 
     def peak(each: Replayed) -> Meter:
         nbytes = each.peak_reserved_bytes
         return Meter(nbytes / most, bytes_text(nbytes), is_short=True)
 
+    recorded, best = replay.replays[0], _best(replay)
     properties = [
-        Property(Column("Setting"), lambda e: "recorded: " * e.recorded + e.name),
+        Property(Column("Setting"), lambda e: "recorded: " * (e is recorded) + e.name),
         Property(Column("Reserved", number=True), peak),
         Property(Column("Segments", number=True), lambda each: f"{each.segments:,}"),
-        Property(
-            Column("Ends"),
-            lambda e: f"fails at {e.failed_event:,}" if e.fails else "goes through",
-        ),
+        Property(Column("Ends"), _ends),
     ]
     caption = f"The recorded requests on {_device(replay)}"
     totals = {each.total_bytes for each in replay.replays}
@@ -409,21 +393,25 @@ def _settings(report: SnapshotReport, replay: ReplayOf) -> Iterator[Part]:
     elif totals != {None}:
         caption += f", with {bytes_text(totals.pop())}"
     yield Table.of(caption, properties, replay.replays)
-    recorded, best = replay.replays[0], _best(replay)
-    if best is not None and best.fails:
-        name = report.files[-1].typed if report.files else "FILE"
+    if best.fails:
         text = "the peak itself has to become smaller: smaller batches, or checkpoints"
-        hint = f"on a larger GPU: %gpu_open {name} --replay 24GiB"
+        hint = f"on a larger GPU: %gpu_open {report.files[-1].typed} --replay 24GiB"
         yield Note("note", text, hint)
-    elif best and best.setting and (recorded.fails or _saves(recorded, best)):
+    elif best.setting and (recorded.fails or _saves(recorded, best)):
         text = "the setting is read when the program starts"
         yield Note("note", text, f"export PYTORCH_CUDA_ALLOC_CONF={best.setting}")
-    was, again = recorded.peak_reserved_bytes, replay.again_bytes
-    if again is not None and abs(again - was) > _WORTH_IT * was:
+    was, again = recorded.peak_reserved_bytes, replay.again.peak_reserved_bytes
+    if abs(again - was) > _WORTH_IT * was:
         text = f"under the recorded setting the rules reserve {bytes_text(again)}, and "
         text += f"{bytes_text(was)} was recorded"
         hint = "take these figures as estimates; a longer recording gives better ones"
         yield Note("warning", text, hint)
+
+
+def _ends(each: Replayed) -> str:
+    if each.failed_event:
+        return f"fails at {each.failed_event:,}"
+    return "fails at once" if each.fails else "goes through"
 
 
 # ------------------------------------------------------------------- in other words
@@ -434,19 +422,19 @@ def _device(of: SnapshotOfDevice | ReplayOf) -> str:
     return f"cuda:{of.device}"
 
 
-def _place(where: str) -> str:
+def _name(line: CodeLine | None, otherwise: str = _NO_LINE) -> str:
     """A line of code in few letters: of a long path its end is what tells it."""
+    where = line.where if line else otherwise
     if len(where) <= _LONGEST_PLACE:
         return where
     return f"...{where[3 - _LONGEST_PLACE :]}"
 
 
-def _line_name(line: LineMemory) -> str:
+def _line_name(each: LineMemory) -> str:
     """Whose memory it is, as tables and pictures call it."""
-    if line.line is None:
-        return _BEFORE if line.before else _NO_LINE
-    where = _place(line.line.where)
-    return f"{where}, before" if line.before else where
+    if not each.before:
+        return _name(each.line)
+    return f"{_name(each.line)}, before" if each.line else _BEFORE
 
 
 def _event(event: int | None) -> str:
@@ -466,7 +454,7 @@ def _how(report: SnapshotReport, *further: str) -> Details:
         for each in report.files
     ]
     facts += [(_device(of), _how_full(of)) for of in report.devices[1:]]
-    settings = report.settings if report.settings != "" else "torch's default"
+    settings = report.settings or "not set, as far as the file tells"
     grid = Grid("", (*facts, ("allocator settings", settings)))
     took = f"Reading took {seconds_text(report.read_s)}."
     return how_measured(grid, Paragraph("\n".join((_HOW, *further, took))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.view_busy import ORDER, Picture, SeenLane, kernel_name
@@ -19,7 +20,7 @@ from gpumagic.drawing import (
     Table,
     how_measured,
 )
-from gpumagic.gpu_open.records import Idle, KernelSum
+from gpumagic.gpu_open.records import KernelSum
 from gpumagic.report.units import (
     UNKNOWN,
     bytes_text,
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from gpumagic.drawing import Cell, Part
-    from gpumagic.gpu_open.records import LaneTrace, RankTrace
+    from gpumagic.gpu_open.records import Idle, RankTrace
     from gpumagic.gpu_open.report import TraceReport
+    from gpumagic.report.events import Piece
 
 _NEGLIGIBLE = 0.01  # of the time: what takes less holds nobody up
 _WORTH_A_NOTE = 0.05
@@ -47,7 +49,6 @@ _LONGEST_KIND = 20
 _MOST_FILES = 12
 _LONG_S = 2e-4  # for each launch: no launch takes so long
 _ROWS = (6, 5, 3)  # of the table in sight, beside so many notes
-_NEVER_IDLE = Idle(0.0, 0.0, 0.0)
 _NODE = "autograd::engine::evaluate_function: "
 
 _BUSY = (
@@ -92,14 +93,14 @@ def headline(rank: RankTrace) -> str:
     whose = "" if rank.rank is None else f"rank {rank.rank}: "
     length_s = rank.length_s
     if not length_s:
-        host_s = seconds_text(rank.host_length_s)
-        return f"{whose}no GPU work is in this trace; the host ran for {host_s}"
-    busy = share_text(share(rank.busy_s, length_s))
+        host = f"; the host ran for {seconds_text(rank.host_length_s)}"
+        return f"{whose}no GPU work is in this trace{host * (rank.host_length_s > 0)}"
+    busy = share_text(rank.busy_s / length_s)
     said = f"{whose}{seconds_text(length_s)}, the GPU was busy {busy} of it"
     exposed = rank.exposed_s / length_s
     if exposed >= _NEGLIGIBLE:
         said += f", {share_text(exposed)} only with communication"
-    if held := _held_up(rank.idle or _NEVER_IDLE, length_s):
+    if held := _held_up(rank.idle, length_s):
         return f"{said}; {held}"
     return said if exposed >= _NEGLIGIBLE else f"{said}{_mostly(rank)}"
 
@@ -122,7 +123,8 @@ def _mostly(rank: RankTrace) -> str:
     most, what = _by_kind(rank.kernels)[0], "{} kernels"
     if most.kind == "other":
         most, what = _by_short_name(rank.kernels)[0], "{}"
-    of_all = share_text(share(most.total_s, sum(each.total_s for each in rank.kernels)))
+    all_s = sum(each.total_s for each in rank.kernels) or 1.0
+    of_all = share_text(most.total_s / all_s)
     return f", mostly {what.format(kernel_text(most.name))} ({of_all})"
 
 
@@ -137,14 +139,17 @@ def parts(report: TraceReport, rank: RankTrace) -> Iterator[Part]:
     if len(notes) < len(_ROWS):
         yield from _in_sight(rank, _ROWS[len(notes)])
     yield from notes
-    yield from _folded(rank)
+    if rank.kernels:
+        yield Details("Kernels by name and kind", tuple(_kernels(rank)), "kernels")
+    if rank.length_s:
+        yield Details("Why the GPU was idle", tuple(_idle(rank)), "idle")
     yield how(report, _facts(rank))
 
 
 def _in_sight(rank: RankTrace, most: int) -> Iterator[Table]:
     """What has to change: the host's work where it is late, else the kernels."""
-    idle = rank.idle or _NEVER_IDLE
-    if idle.host_late_s > _GRAVE * (rank.length_s or 0.0) and idle.host_was_in[1:]:
+    idle = rank.idle
+    if idle.host_late_s > _GRAVE * rank.length_s and idle.host_was_in[1:]:
         yield _host_table(idle).beginning(most)
     elif rank.kernels:
         rows = _by_short_name(rank.kernels)
@@ -171,26 +176,26 @@ def _host_table(idle: Idle) -> Table:
 
 def _picture(rank: RankTrace) -> Picture:
     """The host and the busiest streams, from the first device work to the last."""
-    zero_s, end_s = 0.0, rank.length_s or 0.0
-    if rank.length_s is None:
-        spans = [span for lane in rank.lanes for span in lane.spans]
+    zero_s, end_s = 0.0, rank.length_s
+    if not end_s:
+        spans = [span for _, its in rank.lanes for span in its]
         zero_s = min((span.start_s for span in spans), default=0.0)
         end_s = max((span.end_s for span in spans), default=0.0)
 
-    def drawn(lane: LaneTrace) -> SeenLane:
+    def drawn(name: str, its: Iterable[Piece[str]]) -> SeenLane:
         spans = (
             Span(
                 max(each.start_s, zero_s) - zero_s,
                 min(each.end_s, end_s) - zero_s,
-                kernel_name(each.label),
+                kernel_name(each.name),
                 each.kind,
             )
-            for each in lane.spans
+            for each in its
             if each.start_s < end_s and each.end_s > zero_s
         )
-        return SeenLane(lane.name, tuple(spans))
+        return SeenLane(name, tuple(spans))
 
-    lanes = tuple(map(drawn, rank.lanes))
+    lanes = tuple(starmap(drawn, rank.lanes))
     return Picture("", lanes, ORDER, Span(0.0, end_s - zero_s))
 
 
@@ -222,7 +227,7 @@ _ADVICE = (  # what to do where the host was in something that has such a name
 def _notes(rank: RankTrace) -> Iterator[Note]:
     """All there is to say, the dearest first."""
     if rank.length_s:
-        weighed = sorted(_weighed(rank, rank.length_s), key=lambda each: -each[0])
+        weighed = sorted(_weighed(rank), key=lambda each: -each[0])
         for weight, text, hint in weighed:
             yield Note("warning" if weight >= _GRAVE else "note", text, hint)
     elif rank.launches:
@@ -246,9 +251,9 @@ def _notes(rank: RankTrace) -> Iterator[Note]:
         yield Note("note", text)
 
 
-def _weighed(rank: RankTrace, length_s: float) -> Iterator[tuple[float, str, str]]:
+def _weighed(rank: RankTrace) -> Iterator[tuple[float, str, str]]:
     """What held it up: which share of the time, how it is said, and what to do."""
-    exposed_s, idle = rank.exposed_s, rank.idle or _NEVER_IDLE
+    length_s, exposed_s, idle = rank.length_s, rank.exposed_s, rank.idle
     if exposed_s >= _WORTH_A_NOTE * length_s:
         both_s = seconds_text(exposed_s), seconds_text(rank.communication_s)
         text = f"{range_text(*both_s, ' of ')} of communication was not hidden"
@@ -284,13 +289,6 @@ def _late(rank: RankTrace, idle: Idle) -> tuple[str, str]:
 # ----------------------------------------------------------------------------- folded
 
 
-def _folded(rank: RankTrace) -> Iterator[Details]:
-    if rank.kernels:
-        yield Details("Kernels by name and kind", tuple(_kernels(rank)), "kernels")
-    if rank.idle is not None and rank.length_s:
-        yield Details("Why the GPU was idle", tuple(_idle(rank, rank.idle)), "idle")
-
-
 def _kernels(rank: RankTrace) -> Iterator[Table]:
     """By what they work out, by what for, and by their full names."""
     sums = _sums(rank.kernels)
@@ -308,14 +306,14 @@ def _kernels(rank: RankTrace) -> Iterator[Table]:
     yield Table.of("By their full names", (name, *sums[:2]), rank.kernels)
 
 
-def _idle(rank: RankTrace, idle: Idle) -> Iterator[Part]:
+def _idle(rank: RankTrace) -> Iterator[Part]:
     reasons = (
-        (name, _of_length(rank, getattr(idle, field)))
+        (name, _of_length(rank, getattr(rank.idle, field)))
         for field, (name, *_) in _REASONS.items()
     )
     yield Grid("", tuple(reasons))
-    if idle.host_was_in:
-        yield _host_table(idle)
+    if rank.idle.host_was_in:
+        yield _host_table(rank.idle)
     yield Paragraph(_IDLE)
 
 
@@ -329,12 +327,12 @@ def _facts(rank: RankTrace) -> Iterator[tuple[str, Cell]]:
     ):
         if seconds:
             yield name, _of_length(rank, seconds)
-    if rank.launches is not None:
+    if rank.launches:
         yield "launches", f"{rank.launches:,}"
 
 
 def _of_length(rank: RankTrace, seconds: float) -> str:
-    of_all = share_text(share(seconds, rank.length_s))
+    of_all = share_text(seconds / rank.length_s)
     return f"{seconds_text(seconds)}, {of_all} of the time"
 
 
@@ -377,7 +375,7 @@ def _of_all(heading: str, of: Callable[[Any], float], whole_s: float) -> Propert
     """A column of short bars with their shares."""
 
     def meter(each: Any) -> Meter:
-        its = share(of(each), whole_s)
+        its = of(each) / (whole_s or 1.0)
         return Meter(its, share_text(its), is_short=True)
 
     return Property(Column(heading), meter)
@@ -386,24 +384,19 @@ def _of_all(heading: str, of: Callable[[Any], float], whole_s: float) -> Propert
 # --------------------------------------------------- what other answers of traces share
 
 
-def share(part_s: float | None, whole_s: float | None) -> float | None:
-    """Which share of a time another one is, as far as both are known."""
-    return part_s / whole_s if part_s is not None and whole_s else None
-
-
-def times(heading: str, of: Callable[[Any], float | None]) -> Property:
+def times(heading: str, of: Callable[[Any], float]) -> Property:
     """A column of times."""
     return Property(Column(heading, number=True), lambda each: seconds_text(of(each)))
 
 
-def host_name(name: str | None) -> str:
+def host_name(name: str) -> str:
     """What the host was in, in the words of its user.
 
     >>> host_name("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
     'the DataLoader'
     >>> host_name("autograd::engine::evaluate_function: AddmmBackward0")
     'AddmmBackward0'
-    >>> host_name("## forward ##"), host_name(None)
+    >>> host_name("## forward ##"), host_name("")
     ('forward', 'Python, between operators')
     """
     if not name:

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -21,13 +22,12 @@ from gpumagic.gpu_open.files import AGAIN, by_kind, found
 from gpumagic.gpu_open.records import FileRead, RankTrace
 from gpumagic.gpu_open.report import SnapshotReport, TraceReport
 from gpumagic.report.introspection import without_collecting
-from gpumagic.report.units import parse_bytes
+from gpumagic.report.units import bytes_text, parse_bytes
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from gpumagic.gpu_open.records import ReplayOf, SnapshotOfDevice
     from gpumagic.report.record import Report
 
     Answer = RankTrace | FileRead  # of one that cannot be read, why
@@ -46,8 +46,11 @@ _MOST_SAVED_BYTES = 1 << 28
 _SETTING = re.compile(r"\w+:[\w.:,\[\]]+|default")
 _SIZE = re.compile(r"[\d.]+ ?[a-zA-Z]+")
 # What helps most often; each is the text that PYTORCH_CUDA_ALLOC_CONF would have.
-_USUAL: tuple[str, ...] = ("expandable_segments:True",)
-_WHERE_IT_FAILED = ("max_split_size_mb:256", "garbage_collection_threshold:0.8")
+_USUAL = (
+    "expandable_segments:True",
+    "max_split_size_mb:256",
+    "garbage_collection_threshold:0.8",
+)
 
 
 def options_of(typed: argparse.Namespace) -> dict[str, Any]:
@@ -61,9 +64,14 @@ def options_of(typed: argparse.Namespace) -> dict[str, Any]:
         wanted["setting"] = "" if under == "default" else under
     elif _SIZE.fullmatch(under):
         try:
-            wanted["memory_bytes"] = max(parse_bytes(under), 1)
+            wanted["memory_bytes"] = parse_bytes(under)
         except GpuMagicError as error:
             raise UsageProblem(f"--replay: {error.problem}", error.hint) from None
+    elif re.fullmatch(r"\w+", under) and not Path(under).exists():
+        raise UsageProblem(
+            f"--replay: {under} is no setting, no size and no file",
+            "type --replay expandable_segments:True, or --replay 24GiB",
+        )
     elif under:
         typed.files.append(under)
     return wanted
@@ -103,7 +111,7 @@ def read(
         GpuMagicError: There is no such file, or nothing in it that can be read.
     """
     began_s = time.monotonic()
-    files = found(map(Path, paths))
+    files = found(paths)
     if not files:
         raise GpuMagicError(
             "no file was named",
@@ -111,15 +119,20 @@ def read(
         )
     if compare and len(files) != 2:
         raise GpuMagicError(
-            f"--compare needs two files, and {len(files)} were named",
+            f"--compare needs two files, not {len(files)}",
             "type %gpu_open --compare before.json.gz after.json.gz",
         )
-    if (ranks := _saved_ranks(files)) is not None:
+    if ranks := _saved_ranks(files):
         return ranks
     kind, files, left_out = by_kind(files)
     if compare and left_out:
-        raise GpuMagicError(str(left_out[0].missing), AGAIN)
-    is_replay = replay or setting is not None
+        raise GpuMagicError(left_out[0].missing, AGAIN)
+    if memory_bytes is not None and memory_bytes <= 0:
+        raise GpuMagicError(
+            f"no GPU has {bytes_text(memory_bytes)} of memory",
+            "name a size such as 24GiB: --replay 24GiB, or memory_bytes=24 << 30",
+        )
+    is_replay = replay or setting is not None or bool(memory_bytes)
     if kind == "trace" and is_replay:
         raise GpuMagicError(
             f"--replay is for memory snapshots, and {files[0].name} is a trace",
@@ -135,8 +148,8 @@ def read(
             files, progress, compare=compare
         )
     else:
-        wanted = (setting, memory_bytes) if is_replay else None
-        report = _of_snapshots(files, wanted)
+        usual = _USUAL if setting is None else (setting,)
+        report = _of_snapshots(files, usual if is_replay else (), memory_bytes)
     every = (*left_out, *report.left_out)
     return replace(report, read_s=time.monotonic() - began_s, left_out=every)
 
@@ -176,7 +189,8 @@ def _of_traces(
     answers = ranks_in(files, progress)
     ranks = [each for each in answers if isinstance(each, RankTrace)]
     left_out = tuple(each for each in answers if not isinstance(each, RankTrace))
-    if all(each.rank is not None for each in ranks):
+    numbers = Counter(each.rank for each in ranks if each.rank is not None)
+    if numbers.total() == len(ranks):
         ranks.sort(key=lambda each: each.rank or 0)  # of one rank, as they were named
     if left_out and (compare or not ranks):
         problem = f"{left_out[0].name} cannot be read: {left_out[0].missing}"
@@ -187,8 +201,7 @@ def _of_traces(
     # Two traces of one rank, or of none, are two runs; of two ranks they are one.
     if len(ranks) == 2 and (compare or ranks[0].rank == ranks[1].rank):
         return replace(report, comparison=answer_changes.compare(*ranks))
-    counted = Counter(each.rank for each in ranks if each.rank is not None)
-    for rank, times in counted.most_common(1):
+    for rank, times in numbers.most_common(1):
         if times > 1:
             first, second, *_ = (e.file.name for e in ranks if e.rank == rank)
             raise GpuMagicError(
@@ -199,36 +212,39 @@ def _of_traces(
 
 
 def _of_snapshots(
-    files: Sequence[Path], replayed: tuple[str | None, int | None] | None
+    files: Sequence[Path], settings: tuple[str, ...], memory_bytes: int | None
 ) -> SnapshotReport:
+    """What is in one or two; served again under settings, where there are any."""
     from gpumagic.gpu_open import memory_history, snapshot_file
-    from gpumagic.gpu_open.replay import replays
+    from gpumagic.gpu_open.replay import replay_of
 
     if len(files) > 2:
+        both = str(files[0]), str(files[-1])
         raise GpuMagicError(
             f"{len(files)} memory snapshots are too many at once",
-            f"open one, or two to see what grew: %gpu_open {files[0]} {files[-1]}",
+            f"open one, or two to see what grew: %gpu_open {shlex.join(both)}",
         )
     snapshots = [snapshot_file.read(file) for file in files]
     last = snapshots[-1]
-    devices = (memory_history.device_of(last, device) for device in last.devices)
+    devices = [memory_history.device_of(last, device) for device in last.devices]
+    devices.sort(key=lambda e: (not e.failure, -e.reserved_bytes))
     report = SnapshotReport(
         tuple(each.file for each in snapshots),
-        tuple(sorted(devices, key=lambda e: (not e.failure, -e.reserved_bytes))),
+        tuple(devices),
         last.settings,
-        grown=memory_history.grown(*snapshots) if len(snapshots) == 2 else None,
+        grown=memory_history.grown(*snapshots[-2:]) if len(snapshots) > 1 else (),
     )
-    if replayed is None:
+    if not settings:
         return report
-    setting, memory_bytes = replayed
-
-    def replay_of(of: SnapshotOfDevice) -> ReplayOf:
-        settings = _USUAL if setting is None else (setting,)
-        if of.failure is not None and setting is None and memory_bytes is None:
-            settings += _WHERE_IT_FAILED
-        return replays(last, of.device, settings, memory_bytes)
-
-    return replace(report, replays=tuple(map(replay_of, report.devices)))
+    replays, errors = [], []
+    for device in devices:
+        try:
+            replays.append(replay_of(last, device.device, settings, memory_bytes))
+        except GpuMagicError as error:
+            errors.append(error)
+    if errors and not replays:
+        raise errors[0]
+    return replace(report, replays=tuple(replays))
 
 
 # ------------------------------------------------------- each rank in its own process
@@ -288,7 +304,7 @@ def _ask(path: Path, running: set[subprocess.Popen[bytes]]) -> Answer:
     running.discard(process)
     if process.returncode:
         last = complaint.decode(errors="replace").strip().splitlines()[-1:]
-        why = last[0] if last else f"its reader ended: {process.returncode}"
+        why = "".join(last) or f"its reader ended: {process.returncode}"
         return FileRead(path.name, 0, 0, why)
     answer: Answer = pickle.loads(said)  # noqa: S301 -- our own process wrote it
     return answer

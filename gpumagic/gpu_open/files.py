@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpumagic.errors import GpuMagicError, did_you_mean
 from gpumagic.gpu_open.records import FileRead
-from gpumagic.report.units import bytes_text, printable, shortened
+from gpumagic.report.units import bytes_text, printable, shortened, with_article
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -35,6 +35,15 @@ _KEY = re.compile(
     rb'segments|device_traces)"\s*:'
 )
 _OF_SNAPSHOTS = (b"segments", b"device_traces")
+HOW = (
+    "open what prof.export_chrome_trace('trace.json.gz') or "
+    "torch.cuda.memory._dump_snapshot('snapshot.pickle') has written"
+)
+_OTHERWISE = (  # how other files begin, and what to do then
+    (rb"PK|.{257}ustar", "unpack it, and open what was in it"),
+    (rb"version https://git-lfs", "type: !git lfs pull, which fetches the file itself"),
+    (rb"", HOW),
+)
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
@@ -52,7 +61,7 @@ def opened(path: str | Path) -> Opened:
     path = Path(path)
     with _unpacked(path) as file:
         data = _whole(file, path.name)
-    folder = "" if path.parent == Path() else str(path.parent)
+    folder = str(path.parent) * (path.parent != Path())
     return Opened(path.name, _kind(bytes(data[:_HEAD]), path.name), data, folder)
 
 
@@ -110,31 +119,32 @@ def _kind(head: bytes, name: str) -> Kind:
         return "snapshot"
     if not start.strip(b"\0"):
         raise GpuMagicError(f"{_shown(name)} is empty", AGAIN)
-    key = _KEY.search(head) if start[:1] in {b"{", b"["} else None
-    if key is None:
+    key = start[:1] in {b"{", b"["} and _KEY.search(head)
+    if not key:
         begins = printable(start[:20].decode("utf-8", "replace"), _MOST_SHOWN)
-        hint = (
-            "open what prof.export_chrome_trace('trace.json.gz') or "
-            "torch.cuda.memory._dump_snapshot('snapshot.pickle') has written"
-        )
-        raise GpuMagicError(
-            f"{_shown(name)} is no recording of torch: it begins with {begins!r}",
-            "unzip it, and open what was in it" if head[:2] == b"PK" else hint,
-        )
+        problem = f"{_shown(name)} is no recording of torch: it begins with {begins!r}"
+        hints = (hint for begin, hint in _OTHERWISE if re.match(begin, head, re.DOTALL))
+        raise GpuMagicError(problem, next(hints))
     return "snapshot" if key[1] in _OF_SNAPSHOTS else "trace"
 
 
 # -------------------------------------------------------------------------- finding
 
 
-def found(names: Iterable[str | Path]) -> list[Path]:
+def found(names: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """The files that are meant: of a pattern all it fits, of a folder the recordings.
 
     Each file is there once, whatever leads to it.
     """
     files: dict[str, Path] = {}
     for name in names:
-        path = Path(os.path.expanduser(name))  # noqa: PTH111 -- nobody's ~ stays as it is
+        try:
+            path = Path(os.path.expanduser(name))  # noqa: PTH111 -- nobody's ~ stays
+        except TypeError:
+            raise GpuMagicError(
+                f"{with_article(type(name).__name__)} is not the path of a file",
+                "of several files: gpumagic.gpu_open.read(*files)",
+            ) from None
         try:
             files |= _meant(path)
         except (OSError, ValueError) as error:
@@ -143,8 +153,9 @@ def found(names: Iterable[str | Path]) -> list[Path]:
 
 
 def _meant(path: Path) -> dict[str, Path]:
-    inside = [path]
+    inside, folder = [path], path.parent
     if path.is_dir():
+        folder = path
         named = (each for each in path.iterdir() if each.name.endswith(ENDINGS))
         inside = [each for each in named if each.name[0] != "." and each.is_file()]
         problem = f"there is no recording in {_shown(path)}"
@@ -153,13 +164,10 @@ def _meant(path: Path) -> dict[str, Path]:
         inside = list(filter(Path.is_file, paths))
         problem = f"no file fits {_shown(path)}"
     if not inside:
-        raise GpuMagicError(problem, f"type: %ls {_shown(path.parent)}")
-    return {os.path.realpath(each): each for each in sorted(inside, key=_by_numbers)}
-
-
-def _by_numbers(path: Path) -> tuple[int, str]:
-    """Rank 2 comes before rank 10."""
-    return len(str(path)), str(path)
+        raise GpuMagicError(problem, f"type: %ls {printable(str(folder), 200)}")
+    # Rank 2 comes before rank 10.
+    inside.sort(key=lambda each: (len(str(each)), str(each)))
+    return {os.path.realpath(each): each for each in inside}
 
 
 def by_kind(files: Iterable[Path]) -> tuple[Kind, list[Path], list[FileRead]]:
@@ -189,6 +197,10 @@ def _unopened(path: Path, error: Exception) -> GpuMagicError:
     if not isinstance(error, FileNotFoundError):
         why = getattr(error, "strerror", None) or error  # without the name once more
         return GpuMagicError(f"{shown} cannot be read: {why}", f"type: !ls -l {shown}")
+    if re.match(r"\w\w+:/", shown):
+        return GpuMagicError(
+            f"{shown} is not a file of this machine", "download it, and open the copy"
+        )
     if not path.parent.is_dir():
         return GpuMagicError(
             f"there is no folder {printable(str(path.parent), 200)}",

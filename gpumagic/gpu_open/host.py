@@ -16,8 +16,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gpumagic.devices.kineto import BACKWARD_NODE, kind_of_call, may_be_waited_for
-from gpumagic.gpu_open.records import Idle, LaneSpan, LaneTrace
-from gpumagic.report.events import SpanKind, length, merged, pooled
+from gpumagic.gpu_open.records import Idle
+from gpumagic.report.events import Piece, SpanKind, merged, pooled
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ OPTIMIZER = "Optimizer.step#"
 INPUT = "enumerate(DataLoader)#"
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "optimizer"
 
+_NEVER = sys.maxsize, sys.maxsize, None
 _MOST_NAMES = 8
 _BETWEEN_NS = 10_000  # a kernel that waits in its queue begins within so much
 _MOST_LANES, _HARDLY_BUSY = 3, 0.02  # of the busiest stream: such a one is not drawn
@@ -74,9 +75,7 @@ def outermost(*lists: Sequence[Any]) -> Timeline[str]:
     """What no other encloses, of one thread; each list in order of beginning."""
     found: Timeline[str] = []
     start = until = -sys.maxsize
-    rows = lists[0]
-    if len(lists) > 1:
-        rows = sorted(chain.from_iterable(lists), key=itemgetter(0))
+    rows = sorted(chain.from_iterable(lists), key=itemgetter(0))
     for row in rows:
         began, ended = row[0], row[1]
         if ended <= until:
@@ -115,16 +114,12 @@ def innermost(events: Iterable[HostEvent]) -> Timeline[str]:
     return found
 
 
-def place_at(timeline: Timeline[_Label], moment_ns: int) -> int | None:
-    """Which row of a timeline a moment lies in."""
+def at(timeline: Timeline[str], moment_ns: int) -> str:
+    """What the thread was in at a moment; "" where it was in nothing."""
     place = bisect_right(timeline, moment_ns, key=itemgetter(0)) - 1
-    return place if place >= 0 and timeline[place][1] > moment_ns else None
-
-
-def at(timeline: Timeline[_Label], moment_ns: int) -> _Label | None:
-    """What the thread was in at a moment."""
-    place = place_at(timeline, moment_ns)
-    return None if place is None else timeline[place][2]
+    if place < 0 or timeline[place][1] <= moment_ns:
+        return ""
+    return timeline[place][2]
 
 
 def overlaid(
@@ -132,10 +127,10 @@ def overlaid(
 ) -> Iterator[tuple[int, int, _Label, _Over | None]]:
     """The parts of one timeline, each with what another has there."""
     tops = iter(over)
-    top = next(tops, None)
+    top = next(tops, _NEVER)
     for start, end, label in under:
         at = start
-        while top is not None and top[0] < end:
+        while top[0] < end:
             if top[1] > at:
                 if top[0] > at:
                     yield at, top[0], label, None
@@ -145,7 +140,7 @@ def overlaid(
                 at = until
             if top[1] > end:
                 break
-            top = next(tops, None)
+            top = next(tops, _NEVER)
         if at < end:
             yield at, end, label, None
 
@@ -176,26 +171,28 @@ class Phases:
                 rows = ((start, end, phase) for start, end, _ in outermost(its))
                 self._threads[thread] = sorted([*self._threads[thread], *rows])
         self._all = sorted(chain.from_iterable(self._threads.values()))
-        waits = [each[:2] for each in events.marks if each[2].startswith(INPUT)]
-        # How long the host waited for batches of a DataLoader; None without one.
-        self.input_ns = length(merged(waits)) if waits else None
+        # when the host waited for batches of a DataLoader
+        self.input = merged(e[:2] for e in events.marks if e[2].startswith(INPUT))
 
-    def at(self, thread: Any, moment_ns: int) -> str:
-        """The phase that a thread was in; "" where none is known."""
+    def during(self, call: HostEvent | None = None) -> str:
+        """The phase that the host made a call in; "" where none is known."""
+        if not call:
+            return ""
+        moment_ns, thread = call.start_ns, call.thread
         found = at(self._threads.get(thread, []), moment_ns)
-        if found is not None or thread in self._own:
+        if found or thread in self._own:
             return found or BACKWARD
-        # In another thread's one, who knows for whom this is.
-        is_inside = at(self._all, moment_ns) is not None
+        if at(self._all, moment_ns):  # in another thread's: who knows for whom this is
+            return ""
         following = bisect_right(self._all, moment_ns, key=itemgetter(0))
-        coming = [] if is_inside else self._all[following : following + 1]
-        return FORWARD if any(row[2] == BACKWARD for row in coming) else ""
+        coming = self._all[following : following + 1]
+        return FORWARD * any(row[2] == BACKWARD for row in coming)
 
 
 def is_users(name: str) -> bool:
     """Whether a Python function is the user's own, by its name in a trace."""
     frame = _FRAME.fullmatch(name)
-    if frame is None or _NOT_THE_USERS_FILE.search(frame["file"]):
+    if not frame or _NOT_THE_USERS_FILE.search(frame["file"]):
         return False
     package = re.split(r"[/\\]", frame["file"], maxsplit=1)[0].removesuffix(".py")
     return package not in _NOT_THE_USERS
@@ -224,8 +221,7 @@ class Threads:
 
         The outermost operator or mark; the call; the innermost function of the user's.
         """
-        operators, marks = self._operators.get(thread, []), self._marks.get(thread)
-        yield outermost(operators, marks) if marks else operators
+        yield outermost(self._operators.get(thread, []), self._marks.get(thread, []))
         yield self.calls.get(thread, [])
         yield self._frames.get(thread, [])
 
@@ -243,22 +239,22 @@ class Threads:
 # ------------------------------------------------------------------ why it was idle
 
 
-def idle_of(work: Sequence[Work], calls: Sequence[HostEvent], threads: Threads) -> Idle:
+def idle_of(work: Sequence[Work], threads: Threads) -> Idle:
     """Why nothing ran between the first work and the last, as `Idle` defines it."""
     late: dict[Any, Timeline[None]] = defaultdict(list)
     took_ns: Counter[str] = Counter()
     until_ns, ended = work[0].end_ns, [work[0]]  # the last to end, and when
     for first in work:
-        start_ns, end_ns = first[3], first[4]
+        start_ns, end_ns, call = first.start_ns, first.end_ns, first.call
         if start_ns > until_ns:
             launched_ns, why = until_ns, "unknown"
-            if first.call is not None:
-                call = calls[first.call]
+            if call:
                 launched_ns = min(max(call.end_ns, until_ns), start_ns)
                 if launched_ns > until_ns:
                     late[call.thread].append((until_ns, launched_ns, None))
-                why = "other" if _on_others(ended, first) else "unknown"
-                if why == "unknown" and start_ns - launched_ns <= _BETWEEN_NS:
+                if _on_others(ended, first):
+                    why = "other"
+                elif start_ns - launched_ns <= _BETWEEN_NS:
                     took_ns["between"] += start_ns - launched_ns
             took_ns["late"] += launched_ns - until_ns
             took_ns[why] += start_ns - launched_ns
@@ -274,28 +270,27 @@ def idle_of(work: Sequence[Work], calls: Sequence[HostEvent], threads: Threads) 
 
 
 def _on_others(ended: Sequence[Work], begins: Work) -> bool:
-    """Whether all that ended is known to have run on other streams."""
-    its = begins.device, begins.stream
+    """Whether all that ended ran on other streams."""
     streams = {(each.device, each.stream) for each in ended}
-    return its not in streams and None not in {each[1] for each in (its, *streams)}
+    return (begins.device, begins.stream) not in streams
 
 
 def _host_was_in(
     late: dict[Any, Timeline[None]], threads: Threads
-) -> tuple[tuple[str | None, float], ...]:
+) -> tuple[tuple[str, float], ...]:
     """What threads were in while they were late, the longest first."""
-    took_ns: Counter[str | None] = Counter()
+    took_ns: Counter[str] = Counter()
     for thread, stretches in late.items():
         left = stretches
         for layer in threads.layers(thread):
             parts, left = overlaid(left, layer), []
             for start, end, _, name in parts:
-                if name is None:
-                    left.append((start, end, None))
-                else:
+                if name:
                     took_ns[name] += end - start
-        took_ns[None] += sum(end - start for start, end, _ in left)
-    longest = sorted(took_ns.items(), key=lambda each: (-each[1], each[0] or ""))
+                else:
+                    left.append((start, end, None))
+        took_ns[""] += sum(end - start for start, end, _ in left)
+    longest = sorted(took_ns.items(), key=lambda each: (-each[1], each[0]))
     return tuple((name, ns / 1e9) for name, ns in longest[:_MOST_NAMES] if ns)
 
 
@@ -304,28 +299,29 @@ def _host_was_in(
 
 def lanes_of(
     events: TraceEvents, threads: Threads, zero_ns: int
-) -> tuple[LaneTrace, ...]:
+) -> tuple[tuple[str, tuple[Piece[str], ...]], ...]:
     """The host's lane, then those of the busiest streams, with few enough strokes."""
 
-    def lane(name: str, rows: Sequence[_Row]) -> LaneTrace:
-        spans = tuple(
-            LaneSpan(
-                (start - zero_ns) / 1e9,
-                (end - zero_ns) / 1e9,
+    def lane(name: str, rows: Sequence[_Row]) -> tuple[str, tuple[Piece[str], ...]]:
+        pieces = (
+            Piece(
                 shortened(label, _LONGEST_LABEL),
                 kind,
+                (start - zero_ns) / 1e9,
+                (end - zero_ns) / 1e9,
             )
             for label, kind, start, end in pooled(rows, _MOST_SPANS)
         )
-        return LaneTrace(name, spans, sum(row[3] - row[2] for row in rows) / 1e9)
+        return name, tuple(pieces)
 
-    rows = list(_host(threads, events))
-    hosts = [lane("host", rows)] if rows else []
-    streams = [lane(name, its) for name, its in _streams(events.work)]
-    streams.sort(key=lambda each: -each.busy_s)
+    def busy_ns(stream: tuple[str, Sequence[_Row]]) -> int:
+        return sum(row[3] - row[2] for row in stream[1])
+
+    hosts = [("host", rows)] if (rows := list(_host(threads, events))) else []
+    streams = sorted(_streams(events.work), key=busy_ns, reverse=True)
     seen = streams[: _MOST_LANES - len(hosts)]
-    worth = (e for e in seen if e.busy_s >= _HARDLY_BUSY * seen[0].busy_s)
-    return (*hosts, *worth)
+    worth = (e for e in seen if busy_ns(e) >= _HARDLY_BUSY * busy_ns(seen[0]))
+    return tuple(lane(*each) for each in (*hosts, *worth))
 
 
 def _streams(work: Sequence[Work]) -> Iterator[tuple[str, list[_Row]]]:
@@ -339,8 +335,7 @@ def _streams(work: Sequence[Work]) -> Iterator[tuple[str, list[_Row]]]:
             rows.append((name, "communication" if communicates else what, began, end))
     several = len({device for device, _ in streams}) > 1
     for (device, stream), rows in streams.items():
-        name = "device" if stream is None else f"stream {stream}"
-        yield f"device {device}, {name}" if several else name, rows
+        yield f"device {device}, " * several + f"stream {stream}", rows
 
 
 def _host(threads: Threads, events: TraceEvents) -> Iterator[_Row]:
@@ -349,17 +344,16 @@ def _host(threads: Threads, events: TraceEvents) -> Iterator[_Row]:
     calls = threads.calls.get(main, [])
     copies = (work for work in events.work if work[1] is SpanKind.COPY)
     copied = {  # calls that returned after their copy was done
-        place_at(calls, made.start_ns)
+        bisect_right(calls, work.call.start_ns, key=itemgetter(0)) - 1
         for work in copies
-        if work.call is not None
-        and (made := events.calls[work.call]).thread == main
-        and work.end_ns <= made.end_ns
+        if work.call
+        and work.call.thread == main
+        and work.end_ns <= work.call.end_ns
         and may_be_waited_for(work.name)
     }
     kinds: Timeline[tuple[str, str]] = []
     for place, (start, end, name) in enumerate(calls):
-        kind = kind_of(name, copied=place in copied)
-        if kind is not None:
+        if kind := kind_of(name, copied=place in copied):
             kinds.append((start, end, (name, _CALLS[kind])))
     for start, end, outer, call in overlaid(threads.worked(main), kinds):
         name, what = call or (outer, "host code")

@@ -15,7 +15,7 @@ import functools
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Entry: TypeAlias = "Mapping[str, Any]"
 
 GREW, SHRANK = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
-NEVER = 1 << 62
+NEVER, AT_ONCE = 1 << 62, -1  # moments: what is there in the end is never given back
 _EVENTS = ("alloc", "free_requested", "oom")
 _USED = "active_allocated"
 _MOST_STRETCHES = 240
@@ -54,9 +54,9 @@ class Piece:
     stream: int
     frames: Any = None  # of the request, where it was recorded
     began: int = -1  # when it was taken; -1 is before the recording
-    ended: int | None = None  # when it was given back; None if it is there in the end
-    free: int | None = None  # when it was free again, where that was not at once
-    block: Entry | None = None  # where it lies in the end
+    ended: int = NEVER  # when it was given back
+    free: int = AT_ONCE  # when it was free again
+    block: Entry = field(default_factory=dict)  # where it lies in the end
     held_bytes: int = 0  # as the allocator rounds
     spot: Spot | None = None  # the line that took it, as far as it is known
 
@@ -93,12 +93,11 @@ class History:
             self._give_back(at, entry)
         elif action == "free_completed":
             address = entry["addr"]
-            piece = self._awaited.pop(address, None)
-            if piece is None and address not in self._met:
+            if address not in self._met:
                 piece = self._was_before(address, size, entry["stream"])
-                piece.ended = -1
-            if piece is not None:
-                piece.free = at
+                self._awaited[address], piece.ended = piece, -1
+            if waited := self._awaited.pop(address, None):
+                waited.free = at
 
     def _take(self, at: int, entry: Entry) -> None:
         address = entry["addr"]
@@ -113,14 +112,16 @@ class History:
 
     def _give_back(self, at: int, entry: Entry) -> None:
         address = entry["addr"]
+        if address not in self._met:
+            self._live[address] = self._was_before(
+                address, entry["size"], entry["stream"]
+            )
         piece = self._live.pop(address, None)
-        if piece is None:
-            if address in self._met:
-                self.is_cut = True
-                return
-            piece = self._was_before(address, entry["size"], entry["stream"])
+        if not piece:
+            self.is_cut = True
+            return
         piece.ended = at
-        following = self._trace[at + 1] if at + 1 < len(self._trace) else {}
+        following = next(iter(self._trace[at + 1 : at + 2]), {})
         done = following.get("action"), following.get("addr")
         if done != ("free_completed", address):
             self._awaited[address], piece.free = piece, NEVER
@@ -146,7 +147,8 @@ class History:
                 else:
                     self.is_cut = True
                     continue
-                piece.block = block if is_used else None
+                if is_used:
+                    piece.block = block
         self.is_cut |= not there >= self._live.keys()
 
     def _was_before(self, address: int, nbytes: int, stream: int) -> Piece:
@@ -169,8 +171,17 @@ def device_of(snapshot: Snapshot, device: int) -> records.SnapshotOfDevice:
     events = [0, *(n for n, e in enumerate(trace, 1) if e["action"] in _EVENTS)]
     levels = _held_at(events, pieces)
     count, peak_event = len(events) - 1, levels.index(max(levels))
-    rows = _rows(pieces, events[peak_event], lines, has_events=count > 0)
-    known = records.SnapshotOfDevice(
+    highest = _highest(levels)
+
+    def failure(at: int) -> records.Failure:
+        event, entry = history.events[at + 1], trace[at]
+        asked, free = entry["size"], entry.get("device_free")
+        line = lines.line_of(entry.get("frames"))
+        return records.Failure(event, asked, free, levels[event], line)
+
+    failed = [at for at, entry in enumerate(trace) if entry["action"] == "oom"]
+    moments = events[peak_event], [events[each] for each in highest]
+    return records.SnapshotOfDevice(
         device=device,
         allocated_bytes=sum(each.allocated_bytes for each in segments),
         reserved_bytes=history.reserved[-1],
@@ -178,24 +189,12 @@ def device_of(snapshot: Snapshot, device: int) -> records.SnapshotOfDevice:
         events=count,
         complete=bool(trace) and levels[0] == 0 and history.reserved[0] <= 0,
         fits_together=not history.is_cut,
-        lines=tuple(record for record, _ in rows),
-        has_stacks=any(record.line is not None for record, _ in rows),
-    )
-    if not count:
-        return known
-    failures = [at for at, entry in enumerate(trace) if entry["action"] == "oom"]
-    for at in failures[-1:]:
-        event, entry = history.events[at + 1], trace[at]
-        asked, free = entry["size"], entry.get("device_free")
-        line = lines.line_of(entry.get("frames"))
-        failure = records.Failure(event, asked, free, levels[event], line)
-        known = replace(known, failure=failure)
-    return replace(
-        known,
         peak_bytes=levels[peak_event],
         peak_event=peak_event,
         peak_reserved_bytes=max(history.reserved),
-        course=_course(levels, events, [its for _, its in rows]),
+        lines=_by_line(pieces, *moments, lines),
+        course_bytes=tuple(levels[each] for each in highest),
+        failure=next(map(failure, failed[-1:]), None),
     )
 
 
@@ -210,9 +209,9 @@ def _measured(
     rounded = functools.cache(lambda nbytes: rule.rounded_bytes(max(nbytes, 1)))
     pieces = [each for each in history.pieces if each.ended != -1]
     for piece in pieces:
-        block = piece.block or {}
-        piece.spot = lines.spot(piece.frames) or lines.spot(block.get("frames"))
-        piece.held_bytes = block.get("size") or rounded(piece.nbytes)
+        its = lines.spot(piece.frames)
+        piece.spot = its or lines.spot(piece.block.get("frames"))
+        piece.held_bytes = piece.block.get("size") or rounded(piece.nbytes)
     return pieces
 
 
@@ -225,52 +224,40 @@ def _stacks_of(segments: Iterable[Entry], trace: Iterable[Entry]) -> Iterator[An
 # ------------------------------------------------------------------- line by line
 
 
-def _rows(
-    pieces: Iterable[Piece], peak_at: int, lines: RecordedLines, *, has_events: bool
-) -> list[tuple[records.LineMemory, list[Piece]]]:
+def _by_line(
+    pieces: Iterable[Piece],
+    peak_at: int,
+    moments: Sequence[int],
+    lines: RecordedLines,
+) -> tuple[records.LineMemory, ...]:
     """Each line with what it held: what was highest at the peak first."""
     owned: defaultdict[tuple[Spot | None, bool], list[Piece]] = defaultdict(list)
     for each in pieces:
-        owned[each.spot, each.began < 0 and has_events].append(each)
-    rows = []
-    for (spot, before), its in owned.items():
-        record = records.LineMemory(
+        # Without a history nothing is known to be from before it.
+        owned[each.spot, each.began < 0 and bool(moments)].append(each)
+    courses = {key: _held_at(moments, its) for key, its in owned.items()}
+    largest = sorted(courses, key=lambda key: -max(courses[key], default=0))
+    drawn = {key for key in largest[:_MOST_DRAWN] if any(courses[key])}
+    found = [
+        records.LineMemory(
             lines.line(spot),
             before,
-            now_bytes=sum(each.held_bytes for each in its if each.ended is None),
+            now_bytes=sum(each.held_bytes for each in its if each.ended == NEVER),
             at_peak_bytes=_held_at([peak_at], its)[0],
-            taken=0 if before else len(its),
-            given_back=sum(each.ended is not None for each in its),
+            taken=len(its) * (not before),
+            given_back=sum(each.ended < NEVER for each in its),
+            course_bytes=tuple(courses[spot, before] * ((spot, before) in drawn)),
         )
-        rows.append((record, its))
-    return sorted(rows, key=lambda row: (-row[0].at_peak_bytes, -row[0].now_bytes))
+        for (spot, before), its in owned.items()
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.at_peak_bytes, -each.now_bytes)))
 
 
-def _course(
-    levels: Sequence[int],
-    events: Sequence[int],
-    rows: Sequence[list[Piece]],
-) -> records.MemoryCourse:
-    """By line, in each stretch what it held when most was in use there."""
+def _highest(levels: Sequence[int]) -> list[int]:
+    """Of each of some stretches the moment when most was in use."""
     stretches = min(_MOST_STRETCHES, len(levels) - 1)
-    bounds = [len(levels) * each // stretches for each in range(stretches + 1)]
-    moments = [
-        max(range(begin, end), key=levels.__getitem__)
-        for begin, end in pairwise(bounds)
-    ]
-    held = [_held_at([events[each] for each in moments], its) for its in rows]
-    largest = sorted(range(len(held)), key=lambda number: -max(held[number]))
-    drawn = sorted(each for each in largest[:_MOST_DRAWN] if max(held[each]))
-    shown = [held[each] for each in drawn]
-    rest = [
-        levels[moment] - sum(each[place] for each in shown)
-        for place, moment in enumerate(moments)
-    ]
-    others = [rest] if any(rest) else []
-    return records.MemoryCourse(
-        lines=(*drawn, *(None for _ in others)),
-        levels_bytes=tuple(map(tuple, [*shown, *others])),
-    )
+    bounds = [len(levels) * n // max(stretches, 1) for n in range(stretches + 1)]
+    return [max(range(*each), key=levels.__getitem__) for each in pairwise(bounds)]
 
 
 def _held_at(moments: Sequence[int], pieces: Iterable[Piece]) -> list[int]:
@@ -278,8 +265,7 @@ def _held_at(moments: Sequence[int], pieces: Iterable[Piece]) -> list[int]:
     changes = [0] * (len(moments) + 1)
     for each in pieces:
         changes[bisect_left(moments, each.began + 1)] += each.held_bytes
-        if each.ended is not None:
-            changes[bisect_left(moments, each.ended + 1)] -= each.held_bytes
+        changes[bisect_left(moments, each.ended + 1)] -= each.held_bytes
     return list(accumulate(changes))[:-1]
 
 
@@ -294,7 +280,7 @@ def grown(first: Snapshot, second: Snapshot) -> tuple[records.Growth, ...]:
     both = first, second
     every = ((e.segments, chain.from_iterable(e.device_traces)) for e in both)
     lines = RecordedLines(chain.from_iterable(_stacks_of(*each) for each in every))
-    before, after = (_by_line(each, lines) for each in both)
+    before, after = (_in_use(each, lines) for each in both)
     found = [
         records.Growth(
             lines.line(spot),
@@ -309,7 +295,7 @@ def grown(first: Snapshot, second: Snapshot) -> tuple[records.Growth, ...]:
     return tuple(sorted(grew, key=lambda each: -each.more_bytes))
 
 
-def _by_line(
+def _in_use(
     snapshot: Snapshot, lines: RecordedLines
 ) -> defaultdict[Spot | None, list[int]]:
     """The sizes of what is in use; where a block has no stack, that of its request."""
@@ -366,15 +352,15 @@ class RecordedLines:
     """
 
     def __init__(self, stacks: Iterable[Sequence[Mapping[str, Any]]]) -> None:
-        self._written: dict[str, str] = {}  # by whom each file is: user, library, ""
+        self._whose = functools.cache(_whose)
         self._kept = {id(stack): stack for stack in stacks}
         self._spots = {key: self._spot_in(each) for key, each in self._kept.items()}
         files_of: defaultdict[str, set[str]] = defaultdict(set)
-        known = {spot for spot in self._spots.values() if spot is not None}
+        known = set(filter(None, self._spots.values()))
         for spot in known:
             files_of[_last(spot.file, 1)].add(spot.file)
         # Files of one name are told apart by their folders.
-        self._lines = {
+        self._lines: dict[Spot | None, CodeLine] = {
             spot: _line(spot, min(len(files_of[_last(spot.file, 1)]), 2))
             for spot in known
         }
@@ -385,7 +371,7 @@ class RecordedLines:
 
     def line(self, spot: Spot | None) -> CodeLine | None:
         """A spot in words."""
-        return None if spot is None else self._lines[spot]
+        return self._lines.get(spot)
 
     def line_of(self, stack: Sequence[Mapping[str, Any]] | None) -> CodeLine | None:
         """The line of a stack in words."""
@@ -406,14 +392,13 @@ class RecordedLines:
         names = (str(frame.get("name"))[:_LONGEST_NAME] for frame in stack)
         return _BACKWARD if any(_ENGINE in name for name in names) else None
 
-    def _whose(self, filename: str) -> str:
-        known = self._written.get(filename)
-        if known is None:
-            path, known = filename.replace("\\", "/"), ""
-            if _PYTHON.search(path) and not _FOUNDATION.search(path):
-                known = "library" if _INSTALLED.search(path) else "user"
-            self._written[filename] = known
-        return known
+
+def _whose(filename: str) -> str:
+    """By whom a file is: user, library, or "" for torch and Python."""
+    path = filename.replace("\\", "/")
+    if not _PYTHON.search(path) or _FOUNDATION.search(path):
+        return ""
+    return "library" if _INSTALLED.search(path) else "user"
 
 
 def _line(spot: Spot, parts: int) -> CodeLine:

@@ -26,10 +26,11 @@ from gpumagic.report.events import (
     within,
     without,
 )
+from gpumagic.report.units import listed
 from gpumagic.simulator.operators import Kind, rule_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gpumagic.gpu_open.host import Phases
     from gpumagic.gpu_open.trace_file import HostEvent, TraceEvents, Work
@@ -43,13 +44,10 @@ def rank_of(events: TraceEvents) -> RankTrace:
     compute, communication, copy = _by_use(work)
     busy = merged([*compute, *communication, *copy])
     lists = [*filter(None, (events.operators, events.calls, events.marks))]
-    host_ns = min((rows[0][0] for rows in lists), default=None)
-    host_length_ns = max((each[1] for rows in lists for each in rows), default=0)
-    host_length_ns -= host_ns or 0
-    zero_ns = busy[0][0] if busy else host_ns
-    origin_ns = zero_ns or 0
-    length_ns = busy[-1][1] - busy[0][0] if busy else host_length_ns
-    threads = host.Threads(events, length_ns)
+    host_ns = min((rows[0][0] for rows in lists), default=0)
+    host_end_ns = max((each[1] for rows in lists for each in rows), default=0)
+    zero_ns, end_ns = (busy[0][0], busy[-1][1]) if busy else (host_ns, host_end_ns)
+    threads = host.Threads(events, end_ns - zero_ns)
     phases = host.Phases(events)
     trace = RankTrace(
         events.file,
@@ -58,16 +56,17 @@ def rank_of(events: TraceEvents) -> RankTrace:
         simulated=events.simulated,
         device_name=_device_name(events),
         launches=_launches(threads),
-        lanes=lanes_of(events, threads, origin_ns),
+        lanes=lanes_of(events, threads, zero_ns),
         steps=tuple(_steps(events.marks, busy)),
         phases=tuple(_phases(events, phases)),
-        host_length_s=None if host_ns is None else host_length_ns / 1e9,
-        zero_ns=zero_ns if events.since_1970 else None,
+        host_length_s=(host_end_ns - host_ns) / 1e9,
+        zero_ns=zero_ns * events.since_1970,
     )
     if not busy:
-        return replace(trace, collectives=on_the_host(events, phases, origin_ns))
+        return replace(trace, collectives=on_the_host(events, phases, zero_ns))
     either_ns = length(merged([*compute, *communication]))
     hidden_ns = length(compute) + length(communication) - either_ns
+    length_ns = end_ns - zero_ns
     return replace(
         trace,
         length_s=length_ns / 1e9,
@@ -78,8 +77,8 @@ def rank_of(events: TraceEvents) -> RankTrace:
         copy_s=length(copy) / 1e9,
         idle_s=(length_ns - length(busy)) / 1e9,
         kernels=_kernels(work),
-        idle=idle_of(work, events.calls, threads),
-        collectives=collectives_of(events, phases, compute, origin_ns),
+        idle=idle_of(work, threads),
+        collectives=collectives_of(events, phases, compute, zero_ns),
     )
 
 
@@ -87,7 +86,7 @@ def _by_use(work: Iterable[Work]) -> Iterator[_Intervals]:
     """When a kernel computed, one communicated, and a copy or fill ran: apart each."""
     times: tuple[_Intervals, ...] = ([], [], [])
     for _, kind, communicates, start, end, *_ in work:
-        use = 2 if kind is not SpanKind.KERNEL else 1 if communicates else 0
+        use = int(communicates) if kind is SpanKind.KERNEL else 2
         times[use].append((start, end))
     return map(merged, times)
 
@@ -109,13 +108,12 @@ def _kernels(work: Iterable[Work]) -> tuple[KernelSum, ...]:
     return tuple(sorted(sums, key=lambda each: (-each.total_s, each.name)))
 
 
-def _device_name(events: TraceEvents) -> str | None:
-    """What the devices are called that worked; None if they differ, or none is told."""
+def _device_name(events: TraceEvents) -> str:
+    """What the devices are called that worked; "" where none is told."""
     told = events.device_names
     names = {told[work.device] for work in events.work if work.device in told}
     # A process may number its devices otherwise than the file lists them.
-    names = names or set(told.values())
-    return names.pop() if len(names) == 1 else None
+    return listed(sorted(names or set(told.values())))
 
 
 def _launches(threads: host.Threads) -> int | None:
@@ -130,26 +128,23 @@ def _launches(threads: host.Threads) -> int | None:
 def _steps(marks: Iterable[HostEvent], busy: _Intervals) -> Iterator[Step]:
     for start_ns, end_ns, name, _ in marks:
         number = name.removeprefix(host.STEP)
-        if number != name and number.isdecimal():
-            yield Step(
-                int(number),
-                (end_ns - start_ns) / 1e9,
-                length_within(busy, start_ns, end_ns) / 1e9 if busy else None,
-            )
+        if number != name and number.isdecimal() and end_ns > start_ns:
+            busy_ns = length_within(busy, start_ns, end_ns)
+            yield Step(int(number), (end_ns - start_ns) / 1e9, busy_ns / 1e9)
 
 
 def _phases(events: TraceEvents, phases: host.Phases) -> Iterator[tuple[str, float]]:
     """What was launched in each phase, but not what waits for other ranks there."""
     worked: dict[str, _Intervals] = defaultdict(list)
-    at = cache(lambda place: _during(events.calls[place], phases))
+    during = cache(phases.during)
     for work in events.work:
-        if work.call is not None and not work.communicates:
-            worked[at(work.call)].append((work.start_ns, work.end_ns))
+        if work.call and not work.communicates:
+            worked[during(work.call)].append((work.start_ns, work.end_ns))
     for phase in (host.FORWARD, host.BACKWARD, host.UPDATE):
         if phase in worked:
             yield phase, length(merged(worked[phase])) / 1e9
-    if phases.input_ns is not None:
-        yield "input", phases.input_ns / 1e9
+    if phases.input:
+        yield "input", length(phases.input) / 1e9
 
 
 # ------------------------------------------------------------------ kinds of kernels
@@ -260,6 +255,7 @@ _NAMES = (
 _MARK = re.compile(r"(nccl|rccl|xccl|hccl|ccl|ucc|gloo|mpi):\w")
 # Of these libraries the mark lasts from the call to the end: they work on the host.
 _ON_HOST = ("gloo:", "mpi:")
+_GROUP_NAMES = ("Name", "Description")
 # What the profiler calls the types of what is sent, and their bytes.
 _BYTES = {
     **dict.fromkeys(("byte", "char", "bool"), 1),
@@ -278,15 +274,14 @@ def collectives_of(
 ) -> tuple[Collective, ...]:
     """What a rank did together with others, in order of beginning."""
     works = [work for work in events.work if work.communicates]
-    calls = [None if e.call is None else events.calls[e.call] for e in works]
     marks = by_thread(each for each in events.marks if _MARK.match(each.name))
     marked = {thread: outermost(its) for thread, its in marks.items()}
-    numbers = _numbers(works, calls)
+    numbers = _numbers(works)
     beside = _beside(works, computing, zero_ns)
     found = []
-    for work, call, number, its in zip(works, calls, numbers, beside, strict=True):
-        told = work.args or {}
-        mark = None if call is None else at(marked.get(call.thread, []), call.start_ns)
+    for work, number, its in zip(works, numbers, beside, strict=True):
+        told, call = work.args, work.call
+        mark = call and at(marked.get(call.thread, []), call.start_ns)
         # As the file tells, or torch's mark round the call, or the kernel's own name.
         names = [str(e) for e in (told.get("Collective name"), mark, work.name) if e]
         found.append(
@@ -296,8 +291,8 @@ def collectives_of(
                 *number,
                 **its,
                 nbytes=_sent_bytes(told),
-                during=_during(call, phases),
-                members=_text(told.get("Process Group Ranks")),
+                during=phases.during(call),
+                members=str(told.get("Process Group Ranks", "")),
             )
         )
     return tuple(found)
@@ -316,16 +311,11 @@ def on_the_host(
     found = []
     beside = _beside(marks, computing, zero_ns)
     for number, (mark, its) in enumerate(zip(marks, beside, strict=True)):
-        place = bisect_right(calls, mark[0], key=lambda call: call[0]) - 1
+        place = bisect_right(calls, mark[0], key=lambda call: call[0])
         name = _known_name(mark.name) or mark.name
-        during = _during(calls[place] if place >= 0 else None, phases)
-        found.append(Collective(name, None, number, False, **its, during=during))
+        during = phases.during(*calls[:place][-1:])
+        found.append(Collective(name, "", number, False, **its, during=during))
     return tuple(found)
-
-
-def _during(call: HostEvent | None, phases: Phases) -> str:
-    """In which phase the host called it."""
-    return "" if call is None else phases.at(call.thread, call.start_ns)
 
 
 def _beside(
@@ -345,40 +335,33 @@ def _beside(
         }
 
 
-def _numbers(
-    works: Sequence[Work], calls: Sequence[HostEvent | None]
-) -> list[tuple[int, bool]]:
+def _numbers(works: Sequence[Work]) -> list[tuple[int, bool]]:
     """The number of each, and whether it is its group's own."""
-    groups: dict[str | None, list[int]] = defaultdict(list)
+    groups: dict[str, list[int]] = defaultdict(list)
     for place, work in enumerate(works):
         groups[_group(work)].append(place)
     numbers: dict[int, tuple[int, bool]] = {}
     for places in groups.values():
-        told = {place: (works[place].args or {}).get("Seq") for place in places}
+        told = {place: works[place].args.get("Seq") for place in places}
         own = {place: each for place, each in told.items() if isinstance(each, int)}
         if len(own) == len(places):
             numbers |= {place: (number, True) for place, number in own.items()}
             continue
         # Ranks call in the same order; streams of several communicators need not come
         # to it in that order.
-        called = {place: each[0] for place in places if (each := calls[place])}
+        called = {place: call[0] for place in places if (call := works[place].call)}
         if len(called) == len(places):
             places.sort(key=lambda place: called[place])
         numbers |= {place: (count, False) for count, place in enumerate(places)}
     return [numbers[place] for place in range(len(works))]
 
 
-def _group(work: Work) -> str | None:
-    told = work.args or {}
-    name = _text(told.get("Process Group Name"))
-    return name or _text(told.get("Process Group Description"))
+def _group(work: Work) -> str:
+    names = (work.args.get(f"Process Group {what}", "") for what in _GROUP_NAMES)
+    return next(filter(None, map(str, names)), "")
 
 
-def _text(value: Any) -> str | None:
-    return None if value in (None, "") else str(value)
-
-
-def _sent_bytes(told: Any) -> int | None:
+def _sent_bytes(told: Mapping[str, Any]) -> int | None:
     """How much this rank put into it."""
     count = told.get("In msg nelems")
     size = _BYTES.get(str(told.get("dtype")).lower())

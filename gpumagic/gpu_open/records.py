@@ -1,19 +1,21 @@
 """What recordings tell: traces of ranks and of two runs, memory snapshots, replays.
 
-Times of a rank count from its first device work on; `None` is what the file does not
-tell.
+Times of a rank count from its first device work on; without any, its sums are 0. `None`
+is what the file does not tell.
 """
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from gpumagic.report.record import Record
 
 if TYPE_CHECKING:
     from gpumagic.gpu_mem.records import Segment
+    from gpumagic.report.events import Piece
     from gpumagic.report.places import CodeLine
 
 _LONGEST_TYPED = 90  # a longer path would fill the line that says what to do
@@ -26,7 +28,7 @@ class FileRead(Record):
     name: str  # without its folder
     nbytes: int  # how much was read of it, unpacked
     events: int  # how many entries were read
-    missing: str | None = None  # why it could not be read, in a sentence
+    missing: str = ""  # why it could not be read, in a sentence
     # kinds of entries that nobody here knows, and how many there are
     unknown: tuple[tuple[str, int], ...] = ()
     folder: str = ""  # where it lies, as it was named; "" is the current one
@@ -34,7 +36,7 @@ class FileRead(Record):
     @property
     def typed(self) -> str:
         """What is typed to open it again; of a very long path its end."""
-        path = f"{self.folder.rstrip('/')}/{self.name}" if self.folder else self.name
+        path = str(PurePath(self.folder, self.name))
         return shlex.quote(path) if len(path) <= _LONGEST_TYPED else self.name[-60:]
 
 
@@ -56,13 +58,13 @@ class Idle(Record):
     """Why nothing ran on the device; the first three add up to the idle time."""
 
     # the next work was launched only after the device ran dry: until that launch
-    host_late_s: float
+    host_late_s: float = 0.0
     # it was launched in time, and what ran last before it ran on another stream
-    other_stream_s: float
-    unknown_s: float  # the rest, such as the way from one kernel to the next
+    other_stream_s: float = 0.0
+    unknown_s: float = 0.0  # the rest, such as the way from one kernel to the next
     # What the host was in while it was late and for how long, the longest first: the
-    # outermost operator or annotation, else the call, else the user's function.
-    host_was_in: tuple[tuple[str | None, float], ...] = ()
+    # outermost operator or annotation, else the call, else the user's function, or ""
+    host_was_in: tuple[tuple[str, float], ...] = ()
     # what of the unknown was at most 10 us each from the kernel before, or from a late
     # launch, to the beginning
     between_s: float = 0.0
@@ -79,7 +81,7 @@ class Step(Record):
 
     number: int  # of its `ProfilerStep#`
     length_s: float  # until the host ended it
-    busy_s: float | None = None  # how long the device was busy meanwhile
+    busy_s: float = 0.0  # how long the device was busy meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Collective(Record):
     """One communication of this rank with others."""
 
     name: str  # "all_reduce", "send", ...; as the file has it where it is none
-    group: str | None  # the name of its process group
+    group: str  # the name of its process group; "" where none is told
     number: int  # the group's own, or its place in the order of the calls
     numbered: bool  # whether it is the group's own, which the file has of all
     start_s: float  # when its kernel began
@@ -96,30 +98,11 @@ class Collective(Record):
     during: str = ""  # "forward", "backward" or "optimizer" where the host was in one
     # which ranks are in the group, as the file writes them: "[0, 1]". Groups of one
     # name with other members are other groups.
-    members: str | None = None
+    members: str = ""
     # how long a kernel ran meanwhile that does not communicate, and when; of very many
     # gaps the narrowest count as part
-    hidden_s: float | None = None
+    hidden_s: float = 0.0
     hidden: tuple[tuple[float, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LaneSpan(Record):
-    """A stroke of a lane: one event, or several short ones that were put together."""
-
-    start_s: float
-    end_s: float
-    label: str
-    kind: str  # a word of drawing/palette.py: kernel, copy, communication, host code...
-
-
-@dataclass(frozen=True)
-class LaneTrace(Record):
-    """What one thread or stream did, with few enough spans to draw."""
-
-    name: str  # "host", "stream 7",
-    spans: tuple[LaneSpan, ...]  # in order; short neighbours of a kind are put together
-    busy_s: float  # how long at least one of them ran
 
 
 @dataclass(frozen=True)
@@ -129,41 +112,43 @@ class RankTrace(Record):
     file: FileRead  # where from
     rank: int | None = None
     world_size: int | None = None  # how many ranks there are
-    device_name: str | None = None
+    device_name: str = ""
     simulated: bool = False  # whether the device was a simulated one
-    length_s: float | None = None  # from the first device work to the last
-    busy_s: float | None = None  # of it, how long at least one piece of device work ran
-    compute_s: float | None = None  # how long a kernel ran that does not communicate
-    communication_s: float | None = None  # how long one ran that does
-    hidden_communication_s: float | None = None  # how long both did at once
-    copy_s: float | None = None  # how long a copy or a fill ran
-    idle_s: float | None = None  # the rest of the length
-    launches: int | None = None  # how often the host gave the device something to do
+    length_s: float = 0.0  # from the first device work to the last; 0 without any
+    busy_s: float = 0.0  # of it, how long at least one piece of device work ran
+    compute_s: float = 0.0  # how long a kernel ran that does not communicate
+    communication_s: float = 0.0  # how long one ran that does
+    hidden_communication_s: float = 0.0  # how long both did at once
+    copy_s: float = 0.0  # how long a copy or a fill ran
+    idle_s: float = 0.0  # the rest of the length
+    # how often the host gave the device something to do; None: no call was recorded
+    launches: int | None = None
     kernels: tuple[KernelSum, ...] = ()  # by name, the longest altogether first
-    idle: Idle | None = None  # why it was idle
-    lanes: tuple[LaneTrace, ...] = ()  # the host's first, then the busiest streams
+    idle: Idle = Idle()  # why it was idle
+    # The host's, then the busiest streams: the name, and in order what it did, of which
+    # short neighbours of a kind are put together. The kind is a word of
+    # drawing/palette.py: kernel, copy, communication, host code...
+    lanes: tuple[tuple[str, tuple[Piece[str], ...]], ...] = ()
     steps: tuple[Step, ...] = ()  # in order
     collectives: tuple[Collective, ...] = ()  # in order of their beginning
     # how long the device worked for "forward", "backward" and "optimizer", by what the
     # host was in when it launched, without communication (there it may only wait);
     # "input": how long the host waited for batches. Each where it can be told.
     phases: tuple[tuple[str, float], ...] = ()
-    host_length_s: float | None = None  # from the host's first event to its last
+    host_length_s: float = 0.0  # from the host's first event to its last
     # the moment of second 0, by the clock of the file since 1970, or of the simulated
-    # machine; None where that clock began anywhere
-    zero_ns: int | None = None
+    # machine; 0 where that clock began anywhere
+    zero_ns: int = 0
 
     @property
     def known_length_s(self) -> float:
         """Its length, by the host where no device worked."""
-        known = self.host_length_s if self.length_s is None else self.length_s
-        return known or 0.0
+        return self.length_s or self.host_length_s
 
     @property
     def exposed_s(self) -> float:
         """How long it communicated with no kernel computing meanwhile."""
-        hidden_s = self.hidden_communication_s or 0.0
-        return max((self.communication_s or 0.0) - hidden_s, 0.0)
+        return max(self.communication_s - self.hidden_communication_s, 0.0)
 
 
 # ------------------------------------------------------------------------ many ranks
@@ -182,17 +167,12 @@ class RankShare(Record):
     # how long others waited for it: of each collective the longest, and once where
     # collectives overlap
     blamed_s: float
-    busy_s: float | None = None  # as of the rank
-    host_late_s: float | None = None  # as of the rank
+    # how long its GPU did nothing, which lies in its own work
+    idle_s: float = 0.0
+    host_late_s: float = 0.0  # as of the rank
     # how much longer it may have waited, at most, as it is not known to the moment
     # when something else ran
     waits_more_s: float = 0.0
-
-    @property
-    def idle_s(self) -> float:
-        """How long its GPU did nothing, which lies in its own work."""
-        idle_s = 0.0 if self.busy_s is None else self.length_s - self.busy_s
-        return min(max(idle_s, 0.0), self.own_s)
 
 
 @dataclass(frozen=True)
@@ -210,12 +190,12 @@ class Together(Record):
     """What ranks did to each other."""
 
     ranks: tuple[RankShare, ...]  # in order of their numbers
-    world_size: int | None  # how many there were, also those whose file is not here
+    world_size: int  # how many there were, as far as the files tell
     matched: int  # how many collectives were found on all ranks of their group
     # how many were not, and tell nothing of waits; what is between two is neither
     unmatched: int
     slowest: int | None = None  # whose own work took longest; None: nobody stands out
-    ratio: float | None = None  # its own work over that in the median
+    ratio: float = 1.0  # its own work over that in the median
     differences: tuple[Difference, ...] = ()  # what it spent more on, the most first
     one_clock: bool = False  # whether the clocks of all agree
 
@@ -235,47 +215,44 @@ class Together(Record):
 
 @dataclass(frozen=True)
 class Change(Record):
-    """One kernel in two runs; None where a run has none of it."""
+    """One kernel in two runs."""
 
     name: str
-    count_before: int | None
-    count_after: int | None
-    before_s: float | None
-    after_s: float | None
+    count_before: int
+    count_after: int
+    before_s: float
+    after_s: float
 
     @property
     def more_s(self) -> float:
         """How much longer it took."""
-        return (self.after_s or 0.0) - (self.before_s or 0.0)
+        return self.after_s - self.before_s
 
 
 @dataclass(frozen=True)
 class Comparison(Record):
     """Two traces of the same code."""
 
-    length_before_s: float | None  # from the first device work to the last
-    length_after_s: float | None
-    busy_before_s: float | None
-    busy_after_s: float | None
+    length_before_s: float  # from the first device work to the last
+    length_after_s: float
+    busy_before_s: float
+    busy_after_s: float
     kernels: tuple[Change, ...]  # the largest differences first
     per_step: bool = False  # whether all is of a median step, as their numbers differ
 
     @property
-    def ratio(self) -> float | None:
-        """How much longer the second took; None where one has no device work."""
-        before_s, after_s = self.length_before_s, self.length_after_s
-        return after_s / before_s if before_s and after_s else None
+    def ratio(self) -> float:
+        """How many times as long the second took."""
+        return self.length_after_s / self.length_before_s
 
     @property
     def more_s(self) -> float:
         """How much longer the second took."""
-        return (self.length_after_s or 0.0) - (self.length_before_s or 0.0)
+        return self.length_after_s - self.length_before_s
 
     @property
     def more_idle_s(self) -> float:
-        """How much longer the device was idle in it; 0 where that is not known."""
-        if self.busy_before_s is None or self.busy_after_s is None:
-            return 0.0
+        """How much longer the device was idle in it."""
         return self.more_s - (self.busy_after_s - self.busy_before_s)
 
     @property
@@ -311,18 +288,8 @@ class LineMemory(Record):
     at_peak_bytes: int  # what of it was in use at the peak
     taken: int  # how many allocations it made while recorded
     given_back: int  # how many of them have been freed
-
-
-@dataclass(frozen=True)
-class MemoryCourse(Record):
-    """How much was in use from event to event, by line: stretches of equal length."""
-
-    # for each of the largest dozen its place in `SnapshotOfDevice.lines`; the last is
-    # None: all others together
-    lines: tuple[int | None, ...]
-    # for each of these the most it held in each stretch, at the moment when all of
-    # them together were highest there
-    levels_bytes: tuple[tuple[int, ...], ...]
+    # of the largest dozen, how much it held at each of `SnapshotOfDevice.course_bytes`
+    course_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -338,14 +305,19 @@ class SnapshotOfDevice(Record):
     events: int = 0
     complete: bool = False  # whether the history reaches back to the first allocation
     fits_together: bool = True  # whether history and segments tell the same in the end
-    peak_bytes: int | None = None  # the most that was in use while recorded
-    peak_event: int | None = None  # at which event, from 1 on; 0 is before the first
-    # the most that was taken from the driver meanwhile
-    peak_reserved_bytes: int | None = None
+    # the most that was in use while recorded; without a history, what is in use
+    peak_bytes: int = 0
+    peak_event: int = 0  # at which event, from 1 on; 0 is before the first
+    peak_reserved_bytes: int = 0  # the most that was taken from the driver meanwhile
     lines: tuple[LineMemory, ...] = ()  # by line, what was highest at the peak first
-    has_stacks: bool = False  # whether the history knows lines
-    course: MemoryCourse | None = None  # to be drawn
+    # the most that was in use in each of some stretches with equally many events
+    course_bytes: tuple[int, ...] = ()
     failure: Failure | None = None  # the last out-of-memory error
+
+    @property
+    def has_stacks(self) -> bool:
+        """Whether any line is known."""
+        return any(each.line for each in self.lines)
 
 
 @dataclass(frozen=True)
@@ -372,7 +344,6 @@ class Replayed(Record):
     # what torch may take of the device, without the context and what others hold;
     # None: as much as is asked for
     total_bytes: int | None
-    recorded: bool  # whether it is what the recording itself tells
     peak_reserved_bytes: int  # the most taken from the driver
     # how many were taken from the driver altogether; of expandable ones, how often
     # memory was mapped
@@ -397,10 +368,7 @@ class ReplayOf(Record):
     """The replays of one device's history."""
 
     device: int  # which one
-    replays: tuple[Replayed, ...] = ()  # what was recorded first
-    # what the rules reserve under the recorded setting, to be held against what it
-    # did reserve, and whether memory runs out by them as well
-    again_bytes: int | None = None
-    again_failed: bool = False
-    why_not: str | None = None  # why nothing could be replayed; None if it could
+    replays: tuple[Replayed, ...]  # what was recorded first
+    # the recorded setting by the rules, to be held against what was recorded
+    again: Replayed
     notes: tuple[str, ...] = ()  # what of the recording cannot be told, in sentences

@@ -13,7 +13,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_open.memory_history import GREW, SHRANK, History
+from gpumagic.gpu_open.files import AGAIN
+from gpumagic.gpu_open.memory_history import AT_ONCE, GREW, NEVER, SHRANK, History
 from gpumagic.gpu_open.records import Replayed, ReplayOf
 from gpumagic.simulator.allocator import CachingAllocator
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
@@ -43,10 +44,10 @@ class Step(NamedTuple):
     nbytes: int = 0  # what was asked for
     stream: int = 0  # for which stream
     piece: int = -1  # the number of the memory
-    free: int | None = None  # the entry at which it was free again; None at once
+    free: int = AT_ONCE  # the entry at which it was free again
 
 
-def replays(
+def replay_of(
     snapshot: Snapshot,
     device: int,
     settings: Sequence[str],
@@ -65,29 +66,32 @@ def replays(
     trace, final = snapshot.trace_of(device), snapshot.segments_of(device)
     moved = sum(each["size"] for each in trace if each["action"].endswith("map"))
     if moved > _MOST_MAPPED_BYTES:
-        return ReplayOf(device, why_not="sizes in this history are beyond any device")
+        problem = f"the sizes in the history of cuda:{device} are beyond any device"
+        raise GpuMagicError(f"{problem}: it cannot be replayed", AGAIN)
     requests = Requests(trace, final, recorded)
     if not any(step.kind in (TAKE, FAIL) and step.event for step in requests.steps):
-        return ReplayOf(device, why_not="the history of this device has no requests")
+        raise GpuMagicError(
+            f"the snapshot has no requests of cuda:{device} to be served again",
+            "before the run, call torch.cuda.memory._record_memory_history()",
+        )
 
     def served(setting: str, rules: AllocatorSettings, total: int | None) -> Replayed:
         run = Replay(requests, rules, total)
         run.run()
         reserved = run.allocator.peak_reserved_bytes
         count = run.allocator.counters.device_allocations
-        return Replayed(setting, total, False, reserved, count, run.failed_event)
+        return Replayed(setting, total, reserved, count, run.failed_event)
 
     total = requests.total_bytes
-    again = served(text, recorded, total)
     peak_bytes, segments = requests.peak_reserved_bytes, requests.segments
-    was = Replayed(text, total, True, peak_bytes, segments, requests.failed_event)
-    asked = {} if memory_bytes is None else {text: recorded}
-    asked |= {each: rules for each, rules in wanted.items() if each != text}
+    was = Replayed(text, total, peak_bytes, segments, requests.failed_event)
+    others = {each: rules for each, rules in wanted.items() if each != text}
+    if memory_bytes:
+        others = {text: recorded, **others}
     return ReplayOf(
         device,
-        (was, *(served(*each, memory_bytes or total) for each in asked.items())),
-        again_bytes=again.peak_reserved_bytes,
-        again_failed=again.fails,
+        (was, *(served(*each, memory_bytes or total) for each in others.items())),
+        again=served(text, recorded, total),
         notes=tuple(dict.fromkeys((*notes, *requests.notes))),
     )
 
@@ -133,24 +137,23 @@ class Requests:
         for number, each in enumerate(pieces):
             what = each.nbytes, each.stream, number, each.free
             for kind, at in ((TAKE, each.began), (GIVE_BACK, each.ended)):
-                if at is not None:
+                if at < NEVER:
                     steps.append(Step(kind, at, history.events[at + 1], *what))
+        before = ""
         for at, entry in enumerate(self._trace):
             if entry["action"] == "oom":
                 asked = entry["size"], entry["stream"], -1
                 steps.append(Step(FAIL, at, history.events[at + 1], *asked))
             # What went back at once is one step, at the first of its entries.
-            elif entry["action"] in SHRANK and not self._went_back_at(at - 1):
+            elif entry["action"] in SHRANK and before not in SHRANK:
                 steps.append(Step(RETURN, at))
+            before = entry["action"]
         # What was there before is asked for first; else an address is free before it
         # is taken again.
         steps.sort(
             key=lambda each: (each.at, each.kind if each.at >= 0 else -each.kind)
         )
         return steps
-
-    def _went_back_at(self, at: int) -> bool:
-        return at >= 0 and self._trace[at]["action"] in SHRANK
 
     def _fail(self, step: Step) -> None:
         self.failed_event = step.event
@@ -168,16 +171,15 @@ class Requests:
         left = islice(self._trace, at, None)
         following = next((e for e in left if e["action"] not in SHRANK), {})
         action, wanted = following.get("action"), 0
-        if action in ("oom", *GREW):
-            wanted = self._history.reserved[at] + (
-                self._settings.segment_bytes(following["size"])
-                if action == "oom"
-                else following["size"]
-            )
+        if action == "oom":
+            wanted = self._settings.segment_bytes(following["size"])
+        elif action in GREW:
+            wanted = following["size"]
+        wanted += self._history.reserved[at] * bool(wanted)
         most = self.total_bytes or self.peak_reserved_bytes
         if not self._settings.garbage_collection_threshold and wanted <= most:
             self.emptied.add(at)
-        elif wanted and self.total_bytes is None:
+        elif wanted and not self.total_bytes:
             self.notes.append(SHORT_OR_EMPTIED)
 
 
@@ -238,9 +240,9 @@ class Replay:
     def _give_back(self, step: Step) -> None:
         """Free a piece, at once or when the recording says so."""
         block = self._blocks.pop(step.piece, None)
-        if block is None:
+        if not block:
             return
-        if step.free is not None:
+        if step.free != AT_ONCE:
             self.allocator.record_stream(block, self._stream_until(step.free))
         self.allocator.free(block)
 

@@ -19,32 +19,27 @@ class TraceReport(Report):
     """Traces of torch's profiler."""
 
     ranks: tuple[records.RankTrace, ...]  # one for each file
-    together: records.Together | None = (
-        None  # what ranks did to each other, of more than one
-    )
-    comparison: records.Comparison | None = (
-        None  # what changed, of two runs of the same code
-    )
+    together: records.Together | None = None  # of several, what they did to each other
+    comparison: records.Comparison | None = None  # of two runs of the same code
     read_s: float | None = None  # how long reading took
-    left_out: tuple[
-        records.FileRead, ...
-    ] = ()  # could not be read, or are of another kind
+    # what could not be read, or is of another kind
+    left_out: tuple[records.FileRead, ...] = ()
 
     def drawing(self) -> Any:
         """What the files are about decides what is said first."""
         from gpumagic.gpu_open import answer_changes, answer_ranks, answer_trace
 
-        if self.comparison is not None:
+        if self.comparison:
             title = answer_changes.headline(self.comparison)
             parts = answer_changes.parts(self, self.comparison)
-        elif self.together is not None:
+        elif self.together:
             title = answer_ranks.headline(self.together)
             parts = answer_ranks.parts(self, self.together)
         else:
             title = answer_trace.headline(self.ranks[0])
             parts = answer_trace.parts(self, self.ranks[0])
-        simulated = all(each.simulated for each in self.ranks)
-        return _drawn(title, self.left_out, parts, "simulated" if simulated else "")
+        label = "simulated" * all(each.simulated for each in self.ranks)
+        return _drawn(title, self.left_out, parts, label)
 
 
 @dataclass(frozen=True)
@@ -57,12 +52,11 @@ class SnapshotReport(Report):
     # as PYTORCH_CUDA_ALLOC_CONF would say it; None where the file does not tell
     settings: str | None = None
     # of two: what is there in the second and not in the first, most first
-    grown: tuple[records.Growth, ...] | None = None
+    grown: tuple[records.Growth, ...] = ()
     replays: tuple[records.ReplayOf, ...] = ()  # where they were asked for
     read_s: float | None = None  # how long reading took
-    left_out: tuple[
-        records.FileRead, ...
-    ] = ()  # could not be read, or are of another kind
+    # what could not be read, or is of another kind
+    left_out: tuple[records.FileRead, ...] = ()
 
     def drawing(self) -> Any:
         """What was asked, else what the file tells."""
@@ -84,7 +78,7 @@ def _drawn(
     first = []
     if left_out:
         names = [each.name for each in left_out[1:]]
-        also = f"; also {listed(names, most=3)}" if names else ""
-        said = f"left out: {shortened(str(left_out[0].missing), 120)}{also}"
+        said = f"left out: {shortened(left_out[0].missing, 120)}"
+        said += f"; also {listed(names, most=3)}" * bool(names)
         first.append(Note("warning", said, "open it alone: that says what to do"))
     return Drawing(title, one_screen((*first, *parts)), label)

@@ -73,7 +73,7 @@ class _Entry(msgspec.Struct, gc=False):
 class _Whole(msgspec.Struct):
     segments: list[_Segment] = []
     device_traces: list[list[_Entry] | None] = []
-    allocator_settings: Any = None
+    allocator_settings: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,7 @@ class Snapshot:
 
     def trace_of(self, device: int) -> Sequence[Mapping[str, Any]]:
         """The history of a device; empty where there is none."""
-        traces = self.device_traces
-        return traces[device] if device < len(traces) else ()
+        return next(iter(self.device_traces[device : device + 1]), ())
 
 
 def read(path: str | Path) -> Snapshot:
@@ -127,7 +126,7 @@ def snapshot_in(file: Opened) -> Snapshot:
     return Snapshot(
         [_segment(each) for each in whole.segments],
         traces,
-        _settings(whole.allocator_settings),
+        _settings(whole.allocator_settings or {}),
         FileRead(file.name, len(file.data), sum(map(len, traces)), folder=file.folder),
     )
 
@@ -173,7 +172,6 @@ def _segment(found: _Segment) -> dict[str, Any]:
         block = {"address": address, **msgspec.structs.asdict(each)}
         # Older versions have another word for it.
         block["state"] = each.state.replace("awaiting", "pending")
-        block["frames"] = each.frames if isinstance(each.frames, list) else []
         blocks.append(block)
         address += each.size
     return {**msgspec.structs.asdict(found), "blocks": blocks}
@@ -182,15 +180,13 @@ def _segment(found: _Segment) -> dict[str, Any]:
 def _entries(trace: Sequence[_Entry]) -> Iterator[dict[str, Any]]:
     """Those of which it is known what they are about."""
     for each in trace:
-        if each.action == "oom" or (each.action in _PLACED and each.addr is not None):
-            if not isinstance(each.frames, list):
-                each.frames = None
+        if each.action == "oom" or (each.action in _PLACED and each.addr):
             yield msgspec.structs.asdict(each)
 
 
-def _settings(found: Any) -> str | None:
+def _settings(found: Mapping[str, Any]) -> str | None:
     """As PYTORCH_CUDA_ALLOC_CONF was set; "" where it was not, None if nobody says."""
-    for kind in ("CUDA_", "", "HIP_") if isinstance(found, dict) else ():
+    for kind in ("CUDA_", "", "HIP_"):
         written = found.get(f"PYTORCH_{kind}ALLOC_CONF")
         if isinstance(written, str):
             return written.strip()[:_LONGEST_SETTING]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from statistics import median
@@ -64,23 +65,21 @@ _PHASES = (
     ("forward", re.compile(r"forward", re.IGNORECASE)),
 )
 
+_NOBODY = None, 1.0, 0.0
 # The group of a collective, and its number there: the same on all ranks.
 Keys: TypeAlias = "dict[int, dict[int, tuple[Hashable, Hashable]]]"
 
 
 def together(ranks: Sequence[RankTrace]) -> Together:
-    """What ranks did to each other.
+    """What ranks did to each other, in order of their numbers where all tell one.
 
     The slowest is looked for between the first and the last moment that all share:
     where a recording begins and ends says nothing about a rank.
     """
-    numbers = {rank.rank for rank in ranks}
-    by_rank = None not in numbers and len(numbers) == len(ranks)
-    order = sorted(ranks, key=lambda rank: rank.rank or 0) if by_rank else ranks
-    labelled = {
-        place if not by_rank or rank.rank is None else rank.rank: rank
-        for place, rank in enumerate(order)
-    }
+    numbers = [rank.rank for rank in ranks if rank.rank is not None]
+    by_rank = len(set(numbers)) == len(ranks)
+    labels = numbers if by_rank else range(len(ranks))
+    labelled = dict(zip(labels, ranks, strict=True))
     keys, members = matches_of(labelled, by_rank=by_rank)
     one_clock = _is_one_clock(labelled, keys)
     attendances = {
@@ -88,26 +87,24 @@ def together(ranks: Sequence[RankTrace]) -> Together:
         for label, rank in labelled.items()
     }
     waits = waits_of(attendances, members=members, common_clock=one_clock)
-    slowest, ratio, more_s = _slowest(waits)
-    return Together(
+    found = Together(
         tuple(_share(label, rank, waits) for label, rank in labelled.items()),
-        world_size=max((rank.world_size or 0 for rank in ranks), default=0) or None,
+        world_size=max(len(ranks), *(rank.world_size or 0 for rank in ranks)),
         matched=len(waits.latest),
         unmatched=waits.untold,
-        slowest=slowest,
-        ratio=ratio,
-        differences=(
-            () if slowest is None else _differences(labelled, slowest, more_s)
-        ),
         one_clock=one_clock,
     )
+    slowest, ratio, more_s = _slowest(waits)
+    if slowest is None:
+        return found
+    differences = _differences(labelled, slowest, more_s)
+    return replace(found, slowest=slowest, ratio=ratio, differences=differences)
 
 
 def _attendance(
     rank: RankTrace, keys: Mapping[int, tuple[Any, Any]], *, one_clock: bool
 ) -> Attendance:
-    zero_ns = rank.zero_ns or 0
-    parts = []
+    zero_ns, parts = rank.zero_ns, []
     for item in _items(rank):
         group, number = keys.get(item.place, (None, None))
         if not one_clock and item.of.name in _NO_WORD_OF_THE_LAST:
@@ -117,7 +114,7 @@ def _attendance(
             for from_s, until_s in item.of.hidden
         )
         part = Part(group, number, item.arrived_ns, item.ended_ns)
-        parts.append(part.with_work(hidden, round((item.of.hidden_s or 0.0) * _NS)))
+        parts.append(part.with_work(hidden, round(item.of.hidden_s * _NS)))
     return Attendance(zero_ns, zero_ns + round(rank.known_length_s * _NS), parts)
 
 
@@ -130,8 +127,8 @@ def _share(label: int, rank: RankTrace, waits: Waits[int]) -> RankShare:
         waits_s=share.waits_ns / _NS,
         moves_s=share.moves_ns / _NS,
         blamed_s=share.blamed_ns / _NS,
-        busy_s=rank.busy_s,
-        host_late_s=None if rank.idle is None else rank.idle.host_late_s,
+        idle_s=min(rank.idle_s, share.own_ns / _NS),
+        host_late_s=rank.idle.host_late_s,
         waits_more_s=share.more_ns / _NS,
     )
 
@@ -149,7 +146,7 @@ def _is_one_clock(ranks: Mapping[int, RankTrace], keys: Keys) -> bool:
     offsets = clock_offsets(ends).values()
     return (
         len(offsets) > 1
-        and all(rank.zero_ns is not None for rank in ranks.values())
+        and all(rank.zero_ns for rank in ranks.values())
         and all(
             abs(each.ns)
             <= min(max(each.error_ns or 0, _ONE_HOST_NS), _ONE_HOST_MOST_NS)
@@ -161,23 +158,23 @@ def _is_one_clock(ranks: Mapping[int, RankTrace], keys: Keys) -> bool:
 # ------------------------------------------------------------------- who is slow
 
 
-def _slowest(waits: Waits[int]) -> tuple[int | None, float | None, float]:
+def _slowest(waits: Waits[int]) -> tuple[int | None, float, float]:
     """The slowest rank, how much slower it is, and how many seconds that makes."""
     between = {label: e for label, e in waits.shares.items() if e.between_ns > 0}
-    if len(between) < 2:
-        return None, None, 0.0
-    usual_ns = median([share.between_ns for share in between.values()])
+    usual_ns = median([share.between_ns for share in between.values()] or [0])
     own = {
         label: share.own_between_ns * usual_ns / share.between_ns
         for label, share in between.items()
     }
     blamed = {label: float(share.blamed_ns) for label, share in between.items()}
     slowest = slowest_of(own, blamed)
+    if slowest is None:
+        return _NOBODY
     others_ns = median([own[label] for label in own if label != slowest])
-    more_ns = 0.0 if slowest is None else own[slowest] - others_ns
-    if slowest is None or more_ns < _WORTH * usual_ns:
-        return None, None, 0.0
-    return slowest, own[slowest] / others_ns if others_ns > 0 else None, more_ns / _NS
+    more_ns = own[slowest] - others_ns
+    if more_ns < _WORTH * usual_ns:
+        return _NOBODY
+    return slowest, own[slowest] / max(others_ns, 1.0), more_ns / _NS
 
 
 def _differences(
@@ -201,14 +198,12 @@ def _differences(
 def _spent(rank: RankTrace, usual_s: float) -> defaultdict[str, float]:
     """What a rank spent its own time on; of a longer recording as of a usual one."""
     spent = defaultdict(float, rank.phases)
-    if rank.idle is not None:
-        for name, seconds in rank.idle.host_was_in:
-            known = (each for each, words in _PHASES if words.search(name or ""))
-            phase = next(known, None)
-            # Input is told as the host's own time, the others as the device's.
-            if phase is not None and not (phase == "input" and phase in spent):
-                spent[phase] += seconds
-        spent["host late"] += rank.idle.host_late_s
+    for name, seconds in rank.idle.host_was_in:
+        phase = next((each for each, words in _PHASES if words.search(name)), "")
+        # Input is told as the host's own time, the others as the device's.
+        if phase and not (phase == "input" and phase in spent):
+            spent[phase] += seconds
+    spent["host late"] += rank.idle.host_late_s
     for kernel in rank.kernels:
         if kernel.kind != "communication":
             spent[kernel.kind] += kernel.total_s
@@ -232,7 +227,7 @@ class Item(NamedTuple):
 
 
 def _items(rank: RankTrace) -> Iterator[Item]:
-    zero_ns = rank.zero_ns or 0
+    zero_ns = rank.zero_ns
     for place, each in enumerate(rank.collectives):
         start_ns, end_ns = round(each.start_s * _NS), round(each.end_s * _NS)
         yield Item(place, each, zero_ns + start_ns, zero_ns + end_ns)
@@ -247,62 +242,67 @@ def matches_of(
     """
     keys: Keys = defaultdict(dict)
     members: dict[Hashable, int] = {}
-    clocks = all(rank.zero_ns is not None for rank in ranks.values())
+    clocks = all(rank.zero_ns for rank in ranks.values())
     # What can be one group: its name, and what the file tells of its ranks.
-    pools: dict[tuple[str | None, str | None], dict[int, list[Item]]] = {}
+    pools: dict[tuple[str, str], dict[int, list[Item]]] = {}
     for label, rank in ranks.items():
         for item in _items(rank):
             if item.of.name not in _POINT_TO_POINT:
                 pool = pools.setdefault((item.of.group, item.of.members), {})
                 pool.setdefault(label, []).append(item)
     for (name, told), each in pools.items():
-        match = partial(_numbered, one_group=told is not None)
+        match = partial(_numbered, one_group=bool(told))
         if not all(item.of.numbered for its in each.values() for item in its):
             match = partial(_ordered, clocks=clocks)
             for its in each.values():
                 its.sort(key=lambda item: item.of.number)
-        for nth, (first, same) in enumerate(_apart(each, match)):
+        for nth, same in enumerate(_apart(each, match)):
             group = name, told, nth
             here = _told_members(told) & ranks.keys() if by_rank else set()
             members[group] = len(here) or len(same)
             for label, places in same.items():
                 for item in each[label]:
-                    known = places.get(item.place)
                     # What the first lacks is nobody else's, and tells nothing of waits.
-                    number = (label, item.place) if known is None else (first, known)
+                    number = places.get(item.place, (label, item.place))
                     keys[label][item.place] = group, number
     return keys, members
 
 
-def _told_members(text: str | None) -> set[int]:
+def _told_members(text: str) -> set[int]:
     """Which ranks a list names; none where it leaves some out."""
-    if not re.fullmatch(r"\[\s*\d+(\s*,\s*\d+)*\s*\]", text or ""):
+    if not re.fullmatch(r"\[\s*\d+(\s*,\s*\d+)*\s*\]", text):
         return set()
-    return set(map(int, re.findall(r"\d+", text or "")))
+    return set(map(int, re.findall(r"\d+", text)))
 
 
 def _apart(
     each: Mapping[int, Sequence[Item]],
     match: Callable[[Sequence[Item], Sequence[Item]], _Places],
-) -> Iterator[tuple[int, dict[int, _Places]]]:
-    """The ranks that can be of one group: several groups may have one name."""
+) -> Iterator[dict[int, dict[int, tuple[int, int]]]]:
+    """The ranks that can be of one group: several groups may have one name.
+
+    Of each rank the places, and for each the rank and place that is the same there.
+    """
     left = list(each)
     while left:
         first = max(left, key=lambda label: len(each[label]))
-        its = {first: {item.place: item.place for item in each[first]}}
-        for label in left:
-            if label != first and (found := match(each[first], each[label])):
-                its[label] = found
-        yield first, its
-        left = [label for label in left if label not in its]
+        found = {label: match(each[first], each[label]) for label in left}
+        found[first] = {item.place: item.place for item in each[first]}
+        yield {
+            label: {place: (first, known) for place, known in its.items()}
+            for label, its in found.items()
+            if its
+        }
+        left = [label for label in left if not found[label]]
 
 
 def _numbered(mine: Sequence[Item], its: Sequence[Item], *, one_group: bool) -> _Places:
     """Of collectives that have their group's own number; none if of another group."""
     first, other = _by_number(mine), _by_number(its)
     both = [(first[key], item) for key, item in other.items() if key in first]
-    same = both if one_group or _agree(both) else []
-    return {item.place: known.place for known, item in same}
+    if not one_group and not _agree(both):
+        return {}
+    return {item.place: known.place for known, item in both}
 
 
 def _by_number(items: Sequence[Item]) -> dict[tuple[str, int, int], Item]:
@@ -325,8 +325,9 @@ def _ordered(mine: Sequence[Item], its: Sequence[Item], *, clocks: bool) -> _Pla
         pairs, fewer = _upon_each_other(mine, its), min(len(mine), len(its))
         if len(pairs) < max(min(3, fewer), _LEAST_MATCHED * fewer):
             return {}
-    same = pairs if _agree(pairs) else []
-    return {item.place: known.place for known, item in same}
+    if not _agree(pairs):
+        return {}
+    return {item.place: known.place for known, item in pairs}
 
 
 def _timed(pairs: _Pairs) -> _Pairs:

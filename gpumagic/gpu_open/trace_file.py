@@ -14,24 +14,34 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
 from gpumagic.devices import kineto
 from gpumagic.errors import GpuMagicError, first_line
-from gpumagic.gpu_open.files import AGAIN, ends_early, opened
+from gpumagic.gpu_open.files import AGAIN, HOW, ends_early, opened
 from gpumagic.gpu_open.host import STEP, is_users
 from gpumagic.gpu_open.records import FileRead
 from gpumagic.report.events import SpanKind
 from gpumagic.report.introspection import without_collecting
-from gpumagic.report.units import printable, shortened
+from gpumagic.report.units import UNKNOWN, printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from gpumagic.gpu_open.files import Opened
+
+
+class HostEvent(NamedTuple):
+    """What a thread of the host did; the first three are a row of a timeline."""
+
+    start_ns: int
+    end_ns: int
+    name: str
+    thread: Any  # as the file numbers or names them
 
 
 class Work(NamedTuple):
@@ -42,23 +52,14 @@ class Work(NamedTuple):
     communicates: bool  # whether it is a kernel of NCCL, RCCL or the like
     start_ns: int  # by the clock of the file
     end_ns: int  # not before the start
-    # which one, as the file numbers them; None where it does not tell
-    device: int | None
-    stream: int | None  # likewise
-    # the place of the call that launched it in `TraceEvents.calls`; None where none
-    # is known. All that a graph holds has the call that launched it.
-    call: int | None = None
-    # of what communicates, all that the file tells; None of the others
-    args: Mapping[str, Any] | None = None
-
-
-class HostEvent(NamedTuple):
-    """What a thread of the host did; the first three are a row of a timeline."""
-
-    start_ns: int
-    end_ns: int
-    name: str
-    thread: Any  # as the file numbers or names them
+    device: int | str | None  # which one, as the file numbers them
+    stream: int | str | None  # likewise
+    # that launched it; None where none is known. All that a graph holds has the call
+    # that launched it.
+    call: HostEvent | None = None
+    args: Mapping[str, Any] = MappingProxyType(
+        {}
+    )  # of what communicates, all that the file tells
 
 
 @dataclass
@@ -158,7 +159,7 @@ class _Entry(msgspec.Struct, gc=False):
     cat: str = ""
     name: str = ""
     pid: int | str | None = None
-    tid: int | str | None = None
+    tid: int | str | None = UNKNOWN
     ts: float = math.inf
     dur: float = 0.0
     args: _Args | None = None
@@ -169,27 +170,16 @@ class _Device(msgspec.Struct):
     name: str
 
 
-class _Job(msgspec.Struct):
-    rank: _Whole | None = None
-    world_size: _Whole | None = None
-
-
-class _Simulated(msgspec.Struct):
-    """What `simulator/observing.py` says of its machine."""
-
-    machine: str
-    began_ns: _Whole | None = None
-
-
 class _File(msgspec.Struct, rename="camel"):
     trace_events: list[msgspec.Raw]
     distributed_info: Any = None
     device_properties: Any = None
     base_time_nanoseconds: Any = None
-    other_data: Any = None
+    other_data: Any = None  # of ours, what `simulator/observing.py` tells
 
 
 _NOTHING = _Args()
+_NOT_TOLD: dict[str, Any] = {}
 _event = functools.partial(tuple.__new__, HostEvent)
 _work = functools.partial(tuple.__new__, Work)
 
@@ -207,7 +197,9 @@ def read(path: str | Path) -> TraceEvents:
             if not found.trace_events:
                 raise GpuMagicError(f"there is no event in {shown}", AGAIN)
             rows = _Rows(found, file)
-            rows.take(found.trace_events)
+            if not rows.take(found.trace_events):
+                problem = f"no event of {shown} has a duration"
+                raise GpuMagicError(f"{problem}: torch's profiler wrote others", HOW)
         except (msgspec.DecodeError, RecursionError) as error:
             if "truncated" in str(error):
                 raise ends_early(file.name) from None
@@ -235,26 +227,33 @@ class _Rows:
     """Sorts entries into rows; what is none is counted."""
 
     def __init__(self, found: _File, file: Opened) -> None:
-        job = _as(_Job, found.distributed_info) or _Job()
-        if job.rank is None and (named := _RANK.search(file.name)):
-            job.rank = int(named[named.lastindex or 0])
-        self._simulated: _Simulated | None = _as(_Simulated, found.other_data)
+        job = _as(dict[str, Any], found.distributed_info, {})
+        named = _RANK.search(file.name)
+        by_name = int(named[named.lastindex or 0]) if named else None
+        other = _as(dict[str, Any], found.other_data, {})
+        self._machine = _as(str, other.get("machine"), "")
         first = _first(found)
-        self._since_ns = self._counted_since(found, first)
-        self._zero_us = math.floor(first.ts) if first.ts < _MOST_US else 0
-        self._base_ns = (self._since_ns or 0) + self._zero_us * 1000
+        # What is to be added to count from 1970 on; also 0 where that is not known.
+        counts = first.ts * 1000 > _FIRST_NS
+        base_ns = _as(_Whole, found.base_time_nanoseconds, 0) * (not counts)
+        self._since_ns = base_ns * (base_ns > _FIRST_NS)
+        if self._machine:
+            counts = "began_ns" in other
+            self._since_ns = _as(_Whole, other.get("began_ns"), 0)
+        self._zero_us = math.floor(first.ts)
+        self._base_ns = self._since_ns + self._zero_us * 1000
         self._sends = functools.cache(_COMMUNICATES.search)
         self._is_users = functools.cache(is_users)
-        told = found.device_properties
-        devices = [_as(_Device, e) for e in (told if isinstance(told, list) else [])]
+        told = _as(list[Any], found.device_properties, [])
+        devices = (_as(_Device, each) for each in told)
         size, count = len(file.data), len(found.trace_events)
         self._events = TraceEvents(
             FileRead(shortened(file.name, 200), size, count, folder=file.folder),
-            rank=job.rank,
-            world_size=job.world_size,
+            rank=_as(_Whole, job.get("rank"), by_name),
+            world_size=_as(_Whole, job.get("world_size")),
             device_names={each.id: each.name for each in filter(None, devices)},
-            simulated=self._simulated is not None,
-            since_1970=self._since_ns is not None,
+            simulated=bool(self._machine),
+            since_1970=counts or self._since_ns > 0,
         )
         # Before calls are known: work, and calls, with the correlation by which they
         # find each other.
@@ -265,29 +264,25 @@ class _Rows:
         self._names: dict[str, str] = {}  # each kept once
         self._unknown: Counter[str] = Counter()
 
-    def _counted_since(self, found: _File, first: _Entry) -> int | None:
-        """What is to be added to count from 1970 on; None where that is not known."""
-        if self._simulated is not None:
-            return self._simulated.began_ns
-        if _FIRST_NS < first.ts * 1000 < math.inf:
-            return 0
-        base: int | None = _as(_Whole, found.base_time_nanoseconds)
-        return base if base is not None and base > _FIRST_NS else None
+    def take(self, entries: list[msgspec.Raw]) -> int:
+        """Make rows of entries, some thousand at once: few of them are in memory.
 
-    def take(self, entries: list[msgspec.Raw]) -> None:
-        """Make rows of entries, some thousand at once: few of them are in memory."""
-        decode = msgspec.json.Decoder(_Entry).decode
+        How many had a duration.
+        """
+        decode, count = msgspec.json.Decoder(_Entry).decode, 0
         for at in range(0, len(entries), _AT_ONCE):
             by_kind: defaultdict[str, list[_Entry]] = defaultdict(list)
             for entry in map(decode, entries[at : at + _AT_ONCE]):
                 if entry.ph != "X":
                     continue
+                count += 1
                 if abs(entry.ts) < _MOST_US and 0 <= entry.dur < _MOST_US:
                     by_kind[entry.cat].append(entry)
                 else:
                     self._unknown["without a time that can be true"] += 1
             for kind, its in by_kind.items():
                 self._take(kind, its)
+        return count
 
     def _take(self, kind: str, its: list[_Entry]) -> None:
         small = kind.lower()
@@ -300,7 +295,7 @@ class _Rows:
                 name = _SIMULATED_CALLS[small].format(row.name)
                 self._calls.append((row._replace(name=name), row.end_ns))
         elif small.endswith(_CALLS):
-            keys = (each.args.correlation if each.args else None for each in its)
+            keys = ((each.args or _NOTHING).correlation for each in its)
             self._calls += zip(self._timed(its), keys, strict=True)
         elif small == kineto.MARK:
             self._events.marks += self._timed(its)
@@ -341,13 +336,16 @@ class _Rows:
             key, device, stream = args.correlation, args.device, args.stream
             if args.launched_us is not None:
                 # Of ours: a call ends when its work is in the queue.
-                key = (self._since_ns or 0) + round(args.launched_us * 1000)
+                key = self._since_ns + round(args.launched_us * 1000)
             if type(key) is not int or key <= 0:
                 key = None
-            told = _told(args) if is_kernel and self._sends(name) else None
-            device = entry.pid if device is None else device
-            stream = thread if stream is None else stream
-            self._work.append((start_ns, end_ns, name, kind, device, stream, key, told))
+            sends = is_kernel and bool(self._sends(name))
+            told = _told(args) if sends else _NOT_TOLD
+            place = (
+                entry.pid if device is None else device,
+                thread if stream is None else stream,
+            )
+            self._work.append((start_ns, end_ns, name, kind, *place, key, sends, told))
 
     # ---------------------------------------------------------------- altogether
 
@@ -356,9 +354,9 @@ class _Rows:
         events = self._events
         unknown = tuple(self._unknown.most_common(_MOST_UNKNOWN))
         events.file = replace(events.file, unknown=unknown)
-        if self._simulated is not None:
+        if self._machine:
             worked = {row[4] for row in self._work}
-            events.device_names = dict.fromkeys(worked, self._simulated.machine)
+            events.device_names = dict.fromkeys(worked, self._machine)
         for rows in (events.operators, events.marks, events.python):
             rows.sort(key=_order)
         self._calls.sort(key=lambda call: _order(call[0]))
@@ -389,13 +387,13 @@ class _Rows:
             ((key, call[1]) for call, key in self._calls),
             graphs,
         )
+        caller = {key: self._calls[place][0] for key, place in callers.items()}
         rows = []
-        for start, end, name, kind, device, stream, key, args in self._work:
-            place, sends = callers.get(key), args is not None
-            if sends and place is not None:
-                args = self._told_at(self._calls[place][0]) | args  # noqa: PLW2901
+        for start, end, name, kind, device, stream, key, sends, its in self._work:
+            call = caller.get(key)
+            told = self._told_at(call) | its if sends and call else its
             rows.append(
-                _work((name, kind, sends, start, end, device, stream, place, args))
+                _work((name, kind, sends, start, end, device, stream, call, told))
             )
         return rows
 
@@ -418,14 +416,14 @@ def _first(found: _File) -> _Entry:
             entry = msgspec.json.decode(raw, type=_Entry)
             if entry.ph == "X" and abs(entry.ts) < _MOST_US:
                 return entry
-    return _Entry()
+    return _Entry(ts=0.0)
 
 
-def _as(kind: Any, told: Any) -> Any:
-    """What a file tells of something; None for anything else."""
+def _as(kind: Any, told: Any, otherwise: Any = None) -> Any:
+    """What a file tells of something, if it is of that kind."""
     with contextlib.suppress(msgspec.ValidationError):
         return msgspec.convert(told, kind)
-    return None
+    return otherwise
 
 
 def _told(args: _Args) -> dict[str, Any]:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 OWN = "kernel"
 _MOST_ODD = 2
 _EACH = 2  # ranks: so many have a row each
-_WORTH = 0.01  # of the time: by so much waits are longer where that is told
 _ODD = 1.1  # times the median of all, or as much below it
 
 WAITS = (
@@ -109,13 +108,6 @@ def ranged(
     return Property(Column(heading, number=True), told)
 
 
-def more_waits(more_s: float, length_s: float) -> str | None:
-    """By how much waits may be longer than is told; None if it is not worth telling."""
-    if more_s <= _WORTH * length_s:
-        return None
-    return f"at least; up to {seconds_text(more_s)} more, as what else ran is not exact"
-
-
 def table(
     caption: str,
     rows: Iterable[Row],
@@ -124,15 +116,15 @@ def table(
     at_least: bool = False,
 ) -> Table:
     """What ranks did with their time, in figures."""
-    exact = "Waits" if moves_known else "Waits at most"
+    limit = " at least" * at_least + " at most" * (not moves_known)
     columns = [
         Property(Column("Rank"), lambda row: row.name),
         ranged("Own work", lambda each: each.own_s),
-        ranged("Waits at least" if at_least else exact, lambda each: each.waits_s),
+        ranged(f"Waits{limit}", lambda each: each.waits_s),
         ranged("Moves", lambda each: each.moves_s),
         ranged("Others waited", lambda each: each.blamed_s),
     ]
-    if not moves_known and not at_least:
+    if not moves_known:
         del columns[3]
     return Table.of(caption, (*columns, *further), rows)
 
@@ -156,6 +148,9 @@ def bars(
         )
         for name, each, length_s in shares
     )
-    said = "" if own == "own work" else "own work"
-    legend = ((own, said), (FOR_OTHERS, ""), (COMMUNICATION, "data moves"))
+    legend = (
+        (own, "own work" * (own == OWN)),
+        (FOR_OTHERS, ""),
+        (COMMUNICATION, "data moves"),
+    )
     return Stacks(caption, stacks, legend)

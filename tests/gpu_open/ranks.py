@@ -174,5 +174,5 @@ def _trace(  # noqa: PLR0913 -- see above
         ),
         phases=(*sums.items(), ("input", stalls.get(_INPUT, 0.0))),
         host_length_s=length_s,
-        zero_ns=None if clocks == "unknown" else EPOCH_NS + zero_ns,
+        zero_ns=(EPOCH_NS + zero_ns) * (clocks != "unknown"),
     )

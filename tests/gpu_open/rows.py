@@ -43,4 +43,4 @@ def host(name, start, end, thread=MAIN):
 
 def ns(seconds):
     """Whole nanoseconds."""
-    return None if seconds is None else round(seconds * 1e9)
+    return round(seconds * 1e9)

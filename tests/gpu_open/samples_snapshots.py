@@ -15,7 +15,6 @@ from gpumagic.gpu_open.records import (
     FileRead,
     Growth,
     LineMemory,
-    MemoryCourse,
     Replayed,
     ReplayOf,
     SnapshotOfDevice,
@@ -72,18 +71,16 @@ def course_of(*entries, events):
     entries = sorted(entries, key=lambda each: -each[1][peak])
     return {
         "lines": tuple(
-            LineMemory(where, not taken, levels[-1], levels[peak], taken, given_back)
+            LineMemory(
+                where, not taken, levels[-1], levels[peak], taken, given_back, levels
+            )
             for where, levels, taken, given_back in entries
         ),
-        "course": MemoryCourse(
-            tuple(range(len(entries))),
-            tuple(each[1] for each in entries),
-        ),
+        "course_bytes": tuple(totals),
         "events": events,
         "peak_bytes": totals[peak],
         "peak_event": (2 * peak + 1) * events // (2 * STRETCHES),
         "allocated_bytes": totals[-1],
-        "has_stacks": True,
     }
 
 
@@ -212,22 +209,19 @@ GROWN = SnapshotReport(
 
 def replayed(text, reserved, segments, failed=None, **more):
     """The requests under a setting."""
-    told = {"total_bytes": gib(6.55), "recorded": False, "failed_event": failed}
+    told = {"total_bytes": gib(6.55), "failed_event": failed}
     return Replayed(
         text, peak_reserved_bytes=gib(reserved), segments=segments, **{**told, **more}
     )
 
 
-def replays_of(*replays, again=6.1, **more):
-    """The replays of a device, and what the rules reserve under the first."""
-    failed = replays[0].failed_event is not None
-    return ReplayOf(
-        0, replays, **{"again_bytes": gib(again), "again_failed": failed, **more}
-    )
+def replays_of(*replays, again=None):
+    """The replays of a device, and what the rules do under the first."""
+    return ReplayOf(0, replays, again or replays[0])
 
 
-AS_RECORDED = replayed("", 6.15, 214, 18_211, recorded=True)
-UNLIMITED = replayed("", 5.9, 40, total_bytes=None, recorded=True)
+AS_RECORDED = replayed("", 6.15, 214, 18_211)
+UNLIMITED = replayed("", 5.9, 40, total_bytes=None)
 REPLAY_HELPS = replace(
     report_of(_DEVICE_OUT, name="oom.pickle"),
     replays=(

@@ -11,13 +11,12 @@ from gpumagic.gpu_open.records import (
     FileRead,
     Idle,
     KernelSum,
-    LaneSpan,
-    LaneTrace,
     RankShare,
     RankTrace,
     Together,
 )
 from gpumagic.gpu_open.report import TraceReport
+from gpumagic.report.events import Piece
 
 MS = 1e-3
 MIB = 2**20
@@ -46,8 +45,7 @@ def file(name="trace_rank0.json.gz", **more):
 
 def lane(name, *spans):
     """Spans of (start, end, label, kind) in milliseconds."""
-    its = tuple(LaneSpan(a * MS, b * MS, *what) for a, b, *what in spans)
-    return LaneTrace(name, its, sum(each.end_s - each.start_s for each in its))
+    return name, tuple(Piece(*what, a * MS, b * MS) for a, b, *what in spans)
 
 
 def steady(step_ms, steps, *pieces):
@@ -114,7 +112,7 @@ HOST_BOUND = replace(
             (LOADER, 244 * MS),
             ("autograd::engine::evaluate_function: AddmmBackward0", 21 * MS),
             ("Optimizer.step#AdamW.step", 15 * MS),
-            (None, 11 * MS),
+            ("", 11 * MS),
         ),
     ),
     phases=(("input", 244 * MS), ("forward", 96 * MS), ("backward", 161 * MS)),
@@ -156,7 +154,7 @@ def place(rank, *millis):
         waits_ms * MS,
         moves_ms * MS,
         blamed_ms * MS,
-        busy_s=length_s * 0.96,
+        idle_s=min(length_s * 0.04, own_ms * MS),
         host_late_s=1.1 * MS,
     )
 
@@ -218,16 +216,15 @@ MANY = TraceReport(
 
 def change(name, counts, before_ms, after_ms):
     """One kernel in two runs."""
-    seconds = (each and each * MS for each in (before_ms, after_ms))
-    return Change(name, *counts, *seconds)
+    return Change(name, *counts, before_ms * MS, after_ms * MS)
 
 
 CHANGES = (
     change(GEMM, (180, 180), 121, 181),
     change("vectorized_elementwise_kernel", (1_440, 2_160), 33, 46.5),
     change("softmax_warp_forward", (240, 240), 21.7, 20.9),
-    change("triton_poi_fused_add_0", (None, 12), None, 0.8),
-    change("fused_dropout_kernel", (160, None), 0.481, None),
+    change("triton_poi_fused_add_0", (0, 12), 0, 0.8),
+    change("fused_dropout_kernel", (160, 0), 0.481, 0),
 )
 SLOWER = TraceReport(
     (GPU_BOUND, replace(GPU_BOUND, file=file("after_rank0.json.gz"))),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 from gpumagic import gpu_open
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_open import api
+from tests.gpu_open.test_snapshot_file import newest
 from tests.gpu_open.written import write_job, write_snapshot, write_trace
 
 REPOSITORY = Path(__file__).parents[2]
@@ -43,6 +46,9 @@ def test_two_files_of_one_rank_are_two_runs(tmp_path, rank):
     assert report.together is None
     (change, *_) = report.comparison.kernels
     assert change.after_s - change.before_s == pytest.approx(4 * 100e-6)
+    before.write_text(json.dumps([{"ph": "X", "cat": "cpu_op", "ts": 1, "dur": 2}]))
+    with pytest.raises(GpuMagicError, match=r"b\.json has no GPU work"):
+        gpu_open.compare(before, after)
 
 
 def test_two_files_of_two_ranks_are_one_job_unless_it_is_said(tmp_path):
@@ -61,10 +67,23 @@ def test_a_snapshot_may_be_compared_with_another(tmp_path):
     """What `compare` means for traces, two snapshots mean anyway."""
     first, second = (write_snapshot(tmp_path / name) for name in ("a.pickle", "b.pkl"))
 
-    assert gpu_open.read(first).grown is None
     assert gpu_open.compare(first, second).grown == ()
     with pytest.raises(GpuMagicError, match="3 memory snapshots"):
         gpu_open.read(first, second, write_snapshot(tmp_path / "c.pickle"))
+
+
+def test_devices_without_a_history_are_left_out_of_a_replay(tmp_path):
+    """The first line names whose it is; where none has one, an error says so."""
+    file, found = tmp_path / "two.pickle", newest()
+    found["segments"] += [{**found["segments"][0], "device": n} for n in (1, 1)]
+    file.write_bytes(pickle.dumps(found))
+    report = gpu_open.read(file, replay=True)
+    assert [each.device for each in report.replays] == [0]
+    assert report.headline.startswith("cuda:0: ")
+    assert "cuda:1, by pool" not in str(report.show("map"))
+    file.write_bytes(pickle.dumps(found | {"device_traces": []}))
+    with pytest.raises(GpuMagicError, match=r"no requests of cuda:1.*\n.*_record_mem"):
+        gpu_open.read(file, replay=True)
 
 
 def test_what_lies_in_a_folder_and_is_not_opened_is_told(tmp_path):
@@ -78,7 +97,7 @@ def test_what_lies_in_a_folder_and_is_not_opened_is_told(tmp_path):
     assert [each.rank for each in report.ranks] == [0, 2]
     assert "left out: rank1.json.gz is empty" in str(report)
     assert "also oom.pickle" in str(report)
-    with pytest.raises(GpuMagicError, match="needs two files, and 1 were named"):
+    with pytest.raises(GpuMagicError, match="needs two files, not 1"):
         gpu_open.read(files[0], tmp_path / "." / "rank0.json.gz", compare=True)
     with pytest.raises(GpuMagicError, match=r"rank1\.json\.gz is empty"):
         gpu_open.compare(*files[:2])

@@ -13,7 +13,7 @@ import pytest
 from gpumagic import gpu_open
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_open import files
-from gpumagic.gpu_open.files import by_kind, found, opened
+from gpumagic.gpu_open.files import by_kind, found, kind_of, opened
 
 TRACE = b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "name": "a"}]}'
 LIST = b'\n[ {"name": "aten::mm", "ph": "X", "ts": 1, "dur": 2, "pid": 1}]'
@@ -55,11 +55,13 @@ def test_the_kind_is_told_by_what_is_in_a_file_and_not_by_its_name(write, data, 
         (b"", "a", "is empty", "copy it again"),
         (bz2.compress(TRACE), "a", "it begins with 'BZh", "export_chrome_trace"),
         (b"\x89PNG\r\n\x1a\n\x1b[31m", "a", "begins with", "export_chrome_trace"),
-        (b"PK\x03\x04" + TRACE, "a", "no recording of torch", "unzip it"),
+        (b"PK\x03\x04" + TRACE, "a", "no recording of torch", "unpack it"),
+        (b"a/" + b"\0" * 255 + b"ustar", "a", "no recording of torch", "unpack it"),
+        (b"version https://git-lfs.github.com", "a", "begins with", "git lfs pull"),
         (gzip.compress(TRACE)[:-9], "a", "ends in the middle", "another rank"),
         (b"\x1f\x8b\xff" + TRACE, "a", "ends in the middle", "another rank"),
     ],
-    ids=range(6),
+    ids=range(8),
 )
 def test_whatever_else_it_is_two_lines_say_so(write, data, name, found, hint):
     """What was found, and what to do next."""
@@ -95,11 +97,11 @@ def test_a_file_that_is_not_there_is_near_to_one_that_is(tmp_path, write):
 
 
 def test_names_that_no_file_can_have_are_two_lines(tmp_path):
-    """Links to themselves, too long names, NULs, and the home of nobody."""
+    """Links to themselves, too long names, NULs, the home of nobody, a list."""
     loop = tmp_path / "loop"
     loop.symlink_to("loop")
     long = tmp_path / ("x" * 5000)
-    for name in (loop, f"{loop}*", long, "a\0b", "~nobody here/x.json"):
+    for name in (loop, f"{loop}*", long, "a\0b", "~nobody here/x.json", ["a"]):
         with pytest.raises(GpuMagicError) as error:
             gpu_open.read(name)
         assert len(error.value.lines()) == 2
@@ -107,8 +109,10 @@ def test_names_that_no_file_can_have_are_two_lines(tmp_path):
 
 def test_a_folder_means_the_traces_in_it_else_the_snapshots(tmp_path, write):
     """Rank 9 before rank 10; of the rest is told why it is left out."""
-    with pytest.raises(GpuMagicError, match="no recording in"):
+    with pytest.raises(GpuMagicError, match=rf"no recording in.*\n.*%ls {tmp_path}"):
         found([tmp_path])
+    with pytest.raises(GpuMagicError, match="is not a file of this machine"):
+        kind_of("s3://me/a.json")
     write(b"# notes", "notes.json")
     with pytest.raises(GpuMagicError, match="is no recording"):
         by_kind(found([tmp_path]))

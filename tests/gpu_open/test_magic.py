@@ -66,7 +66,7 @@ def test_files_are_named_as_in_a_shell(shell, here, line, ranks):
         ("oom.pickle --replay", 4, None),
         ("oom.pickle --replay default", ["expandable_segments:False", ""], None),
         ("--replay oom.pickle", 4, None),
-        ("oom.pickle --replay 24GiB", 3, 24 << 30),
+        ("oom.pickle --replay 24GiB", 5, 24 << 30),
     ],
 )
 def test_behind_replay_stands_a_setting_a_size_or_a_file(shell, line, settings, total):
@@ -85,6 +85,8 @@ def test_behind_replay_stands_a_setting_a_size_or_a_file(shell, line, settings, 
         ("before.json --replay", "--replay is for memory snapshots", "leave it out"),
         ("oom.pickle --replay expandible_segments:True", "expandible", ""),
         ("oom.pickle --replay 3Gub", "3Gub", "write"),
+        ("oom.pickle --replay 0GiB", "no GPU has 0 B of memory", "24GiB"),
+        ("oom.pickle --replay expandable_segments", "no setting", ":True"),
     ],
 )
 def test_what_does_not_belong_together_is_refused(shell, line, problem, hint):

@@ -74,7 +74,7 @@ def segment(address, *blocks, **more):
 
 def found_in(trace, *segments, settings=None, device=0):
     """What is worked out of a history and of what is there in its end."""
-    told = {} if settings is None else {"PYTORCH_CUDA_ALLOC_CONF": settings}
+    told = settings and {"PYTORCH_CUDA_ALLOC_CONF": settings}
     found = {"segments": list(segments), "device_traces": [trace]}
     data = pickle.dumps(found | {"allocator_settings": told})
     return device_of(snapshot_in(Opened("x", "snapshot", data)), device)
@@ -183,7 +183,7 @@ def test_every_moment_is_worked_out_as_brute_force_finds_it(seed):
     assert found.allocated_bytes == levels[-1]
     assert found.events == len(states) - 1
     if not found.events:
-        assert (found.peak_bytes, found.course) == (None, None)
+        assert (found.peak_bytes, found.course_bytes) == (levels[0], ())
         return
     assert found.peak_bytes == max(levels)
     assert found.peak_event == levels.index(max(levels))
@@ -204,6 +204,11 @@ def failure_of(trace, events, levels):
     size = trace[events[found[-1]] - 1]["size"]
     line = int(trace[events[found[-1]] - 1]["frames"][2]["line"])
     return Failure(found[-1], size, size, levels[found[-1]], where(line))
+
+
+def owner_told(each):
+    """The number of a line, and whether its memory is from before the recording."""
+    return each.line and int(each.line.where.split()[-1]), each.before
 
 
 def owner_of(address, piece, states, cut):
@@ -227,8 +232,7 @@ def assert_lines(found, states, cut):
         given_back[owner] += there[-1] < len(states) - 1
     assert len(found.lines) == len(set(seen.values()))
     for each in found.lines:
-        number = None if each.line is None else int(each.line.where.split()[-1])
-        owner = number, each.before
+        owner = owner_told(each)
         assert each.now_bytes == now[owner]
         assert each.at_peak_bytes == peak[owner]
         assert each.taken == taken[owner]
@@ -240,21 +244,18 @@ def assert_lines(found, states, cut):
 
 def assert_course(found, states, levels, cut):
     """Each stretch shows its highest moment, and lines add up to it."""
-    course = found.course
-    count = len(course.levels_bytes[0]) if course.levels_bytes else 0
-    bounds = [len(levels) * n // count for n in range(count + 1)] if count else []
+    count = len(found.course_bytes)
+    bounds = [len(levels) * n // count for n in range(count + 1)]
     for place in range(count):
         begin, end = bounds[place], bounds[place + 1]
         moment = max(range(begin, end), key=levels.__getitem__)
         by_line = Counter()
         for address, piece in states[moment].items():
             by_line[owner_of(address, piece, states, cut)] += rounded(piece[0])
-        assert sum(each[place] for each in course.levels_bytes) == levels[moment]
-        for row, figures in zip(course.lines, course.levels_bytes, strict=True):
-            if row is not None:
-                line = found.lines[row].line
-                number = None if line is None else int(line.where.split()[-1])
-                assert figures[place] == by_line[number, found.lines[row].before]
+        assert found.course_bytes[place] == levels[moment]
+        for each in found.lines:
+            if each.course_bytes:
+                assert each.course_bytes[place] == by_line[owner_told(each)]
 
 
 # -------------------------------------------------------------------- by itself
@@ -267,10 +268,10 @@ def test_long_courses_have_few_stretches_and_few_lines():
 
     found = found_in(trace, *(segment(at, block(size)) for at, size, _ in places))
 
-    assert [len(each) for each in found.course.levels_bytes] == [240] * 13
-    assert found.course.lines == (*range(12), None)
+    courses = [len(each.course_bytes) for each in found.lines]
+    assert courses == [240] * 12 + [0] * 288
     assert (found.lines[0].line, len(found.lines)) == (where(300), 300)
-    assert sum(each[-1] for each in found.course.levels_bytes) == found.peak_bytes
+    assert found.course_bytes[-1] == found.peak_bytes
 
 
 @pytest.mark.parametrize(

@@ -70,16 +70,10 @@ def test_equal_ranks_are_never_blamed():
 def test_a_recording_that_begins_sooner_is_not_slow():
     """What lies before the first moment that all share says nothing of a rank."""
     ranks = training(4, steps=4)
-    early = ranks[2]
-    ranks[2] = replace(
-        early,
-        length_s=early.length_s + 0.3,
-        zero_ns=early.zero_ns - 300_000_000,
-        collectives=tuple(
-            replace(each, start_s=each.start_s + 0.3, end_s=each.end_s + 0.3)
-            for each in early.collectives
-        ),
-    )
+    early, its = ranks[2], ranks[2].collectives
+    moved = (replace(e, start_s=e.start_s + 0.3, end_s=e.end_s + 0.3) for e in its)
+    began = {"length_s": early.length_s + 0.3, "zero_ns": early.zero_ns - 300_000_000}
+    ranks[2] = replace(_of(early, moved), **began)
 
     found = together(ranks)
 
@@ -90,7 +84,7 @@ def test_a_recording_that_begins_sooner_is_not_slow():
 def _made(number, rows, **more):
     """A rank by rows of names, beginnings and ends."""
     its = tuple(
-        Collective(name, None, at, False, start_s, end_s)
+        Collective(name, "", at, False, start_s, end_s)
         for at, (name, start_s, end_s) in enumerate(rows)
     )
     file = FileRead(f"rank{number}.json", 1, 1)
@@ -129,8 +123,9 @@ def test_groups_of_one_name_are_told_apart(told):
     pairs = [training(2, steps=4, slow=1, by_s=0.1), training(2, steps=4, seed=9)]
     ranks = []
     for number, rank in enumerate([*pairs[0], *pairs[1]]):
-        members = ("[0, 1]" if number < 2 else "[2, 3]") if told else None
-        its = (replace(each, group="tp", members=members) for each in rank.collectives)
+        members = "[0, 1]" if number < 2 else "[2, 3]"
+        group = {"group": "tp", "members": members * told}
+        its = (replace(each, **group) for each in rank.collectives)
         ranks.append(replace(_of(rank, its), rank=number))
 
     found = together(ranks)
@@ -203,7 +198,7 @@ _RANK_1 = [
 
 def test_two_recorded_ranks_of_which_each_lacks_some():
     """Five are on both: those whose ends fall together; rank 1 came later to each."""
-    told = {"world_size": 128, "length_s": 1.23, "zero_ns": 0}
+    told = {"world_size": 128, "length_s": 1.23, "zero_ns": 1}
     ranks = [
         _made(
             n, [(name, us / 1e6, (us + took) / 1e6) for name, us, took in rows], **told
@@ -256,17 +251,9 @@ def _whole(ranks):
 def test_clocks_may_drift_by_more_than_ends_vary(lacks, drift):
     """A tenth of a millisecond each second or two, over ten seconds."""
     first, second = training(2, steps=130, numbered=False)
-    drifting = replace(
-        second,
-        collectives=tuple(
-            replace(
-                each,
-                start_s=each.start_s * (1 + drift),
-                end_s=each.end_s * (1 + drift),
-            )
-            for each in second.collectives
-        ),
-    )
+    its, by = second.collectives, 1 + drift
+    moved = (replace(e, start_s=e.start_s * by, end_s=e.end_s * by) for e in its)
+    drifting = _of(second, moved)
     count = len(first.collectives)
     places = range(count)
 

@@ -24,30 +24,23 @@ def entries(own_us=500, last_us=500, steps=STEPS, world_size=2):
             launch = "cudaLaunchKernel"
             yield span("cuda_runtime", launch, at - 9 + number, 1, correlation=call)
         yield kernel(GEMM, at, own_us, correlation=2 * step)
-        begins, told = (
-            at + own_us,
-            {"Collective name": "allreduce", "Group size": world_size},
-        )
+        told = {"Collective name": "allreduce", "Group size": world_size}
         told |= {"Process Group Name": "0", "In msg nelems": 64, "dtype": "Float"}
-        took = ends - begins
-        yield kernel(NCCL, begins, took, stream=20, correlation=2 * step + 1, **told)
+        told |= {"stream": 20, "correlation": 2 * step + 1}
+        yield kernel(NCCL, at + own_us, ends - at - own_us, **told)
         yield span("user_annotation", f"ProfilerStep#{step}", at - 10, _STEP_US - 5)
 
 
 def write_trace(path, *, rank=None, world_size=2, padding=0, **more):
     """A trace of one rank, packed where the name says so; padding cannot be packed."""
-    trace = {"schemaVersion": 1, "displayTimeUnit": "ms"}
+    trace = {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": 0}
     if rank is not None:
         told = {"backend": "nccl", "rank": rank, "world_size": world_size}
         trace["distributedInfo"] = told
-    trace |= {
-        "baseTimeNanoseconds": 0,
-        "traceEvents": [*entries(world_size=world_size, **more)],
-    }
+    trace["traceEvents"] = [*entries(world_size=world_size, **more)]
     text = json.dumps(trace | {"padding": "x" * padding}).encode()
-    is_packed = path.suffix == ".gz"
-    level = 0 if padding else 6
-    path.write_bytes(gzip.compress(text, level) if is_packed else text)
+    packed = gzip.compress(text, 0 if padding else 6)
+    path.write_bytes(packed if path.suffix == ".gz" else text)
     return path
 
 

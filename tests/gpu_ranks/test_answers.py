@@ -148,7 +148,7 @@ def _moments(spans):
 def _traced(communicating, computing):
     """What a rank says that has run kernels, by their beginnings and lengths."""
     kernels = [
-        Work("w", SpanKind.KERNEL, communicates, at, at + took, 0, 7, None, None)
+        Work("w", SpanKind.KERNEL, communicates, at, at + took, 0, 7)
         for communicates, its in ((True, communicating), (False, computing))
         for at, took in its
     ]

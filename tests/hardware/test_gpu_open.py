@@ -54,7 +54,7 @@ def test_a_trace_knows_the_device_the_steps_and_their_parts(trace, torch):
     (rank,) = gpu_open.read(trace).ranks
     idle = rank.idle
 
-    assert rank.file.missing is None
+    assert rank.file.missing == ""
     assert rank.file.unknown == ()
     assert 0 < rank.busy_s <= rank.length_s
     assert rank.device_name == torch.cuda.get_device_name()
@@ -105,7 +105,7 @@ def test_the_kernels_of_a_graph_belong_to_its_launch(torch, tmp_path):
 
     (rank,) = gpu_open.read(file).ranks
 
-    assert rank.file.missing is None
+    assert rank.file.missing == ""
     assert rank.kernels
     assert all(each.count % 3 == 0 for each in rank.kernels)
 
