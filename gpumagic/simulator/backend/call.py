@@ -200,10 +200,10 @@ class General:
             writes, written = filled.reads, filled.nbytes
         own = {id(twin): each for twin, each in zip(inner, args, strict=False)}
         own |= {id(values): target for target, values in pairs}
-        fresh = [each for each in _tensors_in(result) if id(each) not in own]
+        fresh = [each for each in tensors_in(result) if id(each) not in own]
         first = next((e for e in inner if isinstance(e, torch.Tensor)), None)
         if first is None:
-            first = next(iter(_tensors_in(result)), None)
+            first = next(iter(tensors_in(result)), None)
         outputs, _ = simulation.launch(
             gpu,
             operation,
@@ -324,12 +324,12 @@ def _shape(value: Any) -> Any:
     return value.shape if isinstance(value, torch.Tensor) else value
 
 
-def _tensors_in(result: Any) -> list[Any]:
+def tensors_in(result: Any) -> list[Any]:
     """All tensors of a result, however deep they are."""
     if isinstance(result, torch.Tensor):
         return [result]
     if isinstance(result, (list, tuple)):
-        return [found for each in result for found in _tensors_in(each)]
+        return [found for each in result for found in tensors_in(each)]
     return []
 
 

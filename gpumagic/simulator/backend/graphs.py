@@ -256,7 +256,8 @@ class _Recorder:
         if name in _WAITS:
             raise torch.AcceleratorError(self._graph._simulation.says(_NOT_PERMITTED))
         raise not_simulated(
-            "events or several streams in one graph", "capture the work of one stream"
+            "events, collectives or several streams in one graph",
+            "capture the work of one stream",
         )
 
     def launch(
