@@ -100,9 +100,7 @@ class Machine:
         if what and scheduler.wait_observers:  # asked here, since loops come by often
             scheduler.host_waited(what, began_ns)
 
-    def synchronize_event(
-        self, gpu: SimulatedGpu, record: Work | None, mark: Mark
-    ) -> None:
+    def synchronize_event(self, gpu: SimulatedGpu, record: Work, mark: Mark) -> None:
         """The host waits until an event has been passed."""
         began_ns = self.scheduler.now_ns
         self.scheduler.elapse(gpu.costs.host.synchronize_stream_ns)
@@ -195,10 +193,7 @@ class SimulatedGpu:
         )
         # What it took before it takes again; a loop has few sizes.
         sizes = name, rule, dtype, work, nbytes
-        known = self._known.get(sizes)
-        if known is None:
-            known = self._cost(sizes)
-        duration_ns, share, named = known
+        duration_ns, share, named = self._known.get(sizes) or self._cost(sizes)
         self._machine.scheduler.launch(
             stream.queue, _COMPUTE, duration_ns, share, rule.host_ns + extra_ns, named
         )
@@ -225,7 +220,7 @@ class SimulatedGpu:
             self._known.clear()
         name, rule, dtype, work, nbytes = sizes
         told = self.costs.kernel(rule, dtype, work, nbytes)
-        duration_ns = told.ns if self.slower == 1 else round(told.ns * self.slower)
+        duration_ns = round(told.ns * self.slower)
         known = duration_ns, told.share, WorkName(name, bound=told.bound)
         self._known[sizes] = known
         return known
@@ -306,8 +301,8 @@ class SimulatedGpu:
         first = self.costs.host
         if library not in self.libraries:
             self.libraries.add(library)
-            cost_ns = first.cublas_ns if library == "cublas" else first.cudnn_ns
-            self._machine.scheduler.elapse(cost_ns)
+            cost_ns = {"cublas": first.cublas_ns, "cudnn": first.cudnn_ns}
+            self._machine.scheduler.elapse(cost_ns[library])
         if library == "cublas" and stream.number not in self.workspaces:
             self.workspaces[stream.number] = self.allocator.allocate(
                 self.costs.cublas_workspace_bytes, stream.number

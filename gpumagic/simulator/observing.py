@@ -366,7 +366,7 @@ class SimulatedTracing:
         }
         for work in self.work:
             late = self._is_cut and work.submitted_ns > self._ended_ns
-            if work.start_ns is not None and work.end_ns is not None and not late:
+            if not late:
                 kernel = work.engine in (Engine.COMPUTE, Engine.LINK)
                 kind = SpanKind.KERNEL if kernel else SpanKind.COPY
                 times = work.start_ns, work.end_ns
