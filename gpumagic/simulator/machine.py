@@ -157,7 +157,7 @@ class SimulatedGpu:
         self._seen: set[str] = set()
         self._known: dict[_Sizes, tuple[int, int, WorkName]] = {}
         self.libraries: set[str] = set()  # of kernels, those that have been opened
-        self.workspaces: dict[int, Block | None] = {}  # by the number of the stream
+        self.workspaces: dict[int, Block] = {}  # by the number of the stream
         self._handed_out: dict[int, int] = {}
         self.unmodelled: set[str] = set()  # operations whose cost is a guess
         self.streams: dict[int, SimulatedStream] = {}
@@ -312,8 +312,7 @@ class SimulatedGpu:
         """Give back what the libraries have taken for themselves."""
         while self.workspaces:
             _, block = self.workspaces.popitem()
-            if block is not None:
-                self.allocator.free(block)
+            self.allocator.free(block)
 
 
 class SimulatedStream:

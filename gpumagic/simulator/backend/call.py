@@ -367,8 +367,7 @@ def require_room(simulation: Simulation, nbytes: int, gpu: SimulatedGpu | None) 
                     block = gpu.allocator.allocate(nbytes, gpu.default_stream.number)
                 except OutOfSimulatedMemory as full:
                     raise simulation.out_of_memory(full) from None
-                if block is not None:
-                    gpu.allocator.free(block)
+                gpu.allocator.free(block)
     raise HostMemoryFull(
         f"{where} has room for {bytes_text(nbytes)} more, but its memory lies in "
         f"this machine's RAM, of which {bytes_text(free)} is left",

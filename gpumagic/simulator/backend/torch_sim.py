@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpumagic.report.places import Place
-from gpumagic.simulator.allocator_snapshot import Recording
 from gpumagic.simulator.backend.refusals import refuse_in_child, refusing
 from gpumagic.simulator.backend.streams import index_of, make_current, own_stream
 from gpumagic.simulator.driver import identity
@@ -57,8 +56,7 @@ def _properties(gpu: SimulatedGpu) -> types.SimpleNamespace:
 
 
 def _fraction(gpu: SimulatedGpu) -> float:
-    allowed, whole = gpu.allocator.allowed_bytes, gpu.model.memory_bytes
-    return 1.0 if allowed is None else allowed / whole
+    return min(gpu.allocator.allowed_bytes / gpu.model.memory_bytes, 1.0)
 
 
 # What is asked of a GPU, and what is reset there, by torch's names.
@@ -363,14 +361,13 @@ class History:
         With any context the calls of all actions are kept, those of Python.
         """
         del stacks
-        most = min(max_entries, _MOST_ENTRIES) if enabled == "all" else 1
-        recording = Recording(max(most, 1), *([self._gather] if context else []))
+        kept = {None: 0, "all": max(min(max_entries, _MOST_ENTRIES), 1)}
+        most = kept.get(enabled, 1)
+        gather = [self._gather] * bool(context)
         self._torch_sim.init()
         with self._simulation.books():
             for gpu in self._simulation.machine.gpus:
-                gpu.allocator.record_history(
-                    recording if enabled else None, clear=clear_history
-                )
+                gpu.allocator.record_history(most, *gather, clear=clear_history)
             following = bool(enabled and context)
             if following != self._following:
                 self._following = following
