@@ -235,8 +235,7 @@ class StorageDeaths:
         """Follow all tensors that there are, and those to come."""
         self._simulation.births.append(self._born)
         for life in tuple(self._simulation.tensors.lives.values()):
-            storage = life()
-            if life.block is not None and storage is not None:
+            if life.block and (storage := life()) is not None:
                 self._follow(storage, life.block)
 
     def end(self) -> None:
