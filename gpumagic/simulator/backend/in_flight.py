@@ -124,7 +124,7 @@ class Flight:
     def bytes_there(self) -> Any:
         """What is in its memory; None where that was given another size."""
         buffer = self.buffer()
-        storage = None if buffer is None else buffer.storage()
+        storage: Any = buffer and buffer.storage()
         if storage is None or storage.nbytes() < self.span[1]:
             return None
         found = torch.empty(0, dtype=self.dtype, device="cpu")
@@ -160,12 +160,12 @@ class Flights:
         target: Any,
         buffer: PinnedBuffer,
         values: Any,
-        stream: SimulatedStream | None,
+        *under_way: SimulatedStream,
     ) -> None:
-        """Pinned memory is being written by a copy from the device."""
+        """Pinned memory is written by a copy from the device, or is being written."""
         with self.unwatched():
             self._write(target, buffer, values)
-            if stream is not None:
+            for stream in under_way:
                 self._take_off(target, buffer, stream, arrives=True)
 
     def _write(self, target: Any, buffer: PinnedBuffer, values: Any) -> None:
@@ -229,7 +229,7 @@ class Flights:
             gone = [place for array, place in flight.arrays if array() is None]
             races += [flight.race(each, flight.span, writes=False) for each in gone[:1]]
             buffer = flight.buffer()
-            if buffer is not None:
+            if buffer:
                 buffer.flights.remove(flight)
                 if not buffer.flights:
                     buffer.give_class(self._plain)
@@ -239,8 +239,9 @@ class Flights:
     def _changes(self, flights: Iterable[Flight]) -> Iterator[Race]:
         """The copies whose memory is not as it was; each is told once."""
         for flight in flights:
-            there = None if flight.expected is None else flight.bytes_there()
-            if there is not None and not torch.equal(there, flight.expected):
+            if flight.expected is None or (there := flight.bytes_there()) is None:
+                continue
+            if not torch.equal(there, flight.expected):
                 flight.expected = None
                 if not flight.told:
                     flight.told = True
@@ -256,7 +257,7 @@ class Flights:
                 self._follow(each)
         elif type(result) in self._watched:
             buffer = pinned_buffer(result)
-            if buffer is not None and buffer.flights:
+            if buffer and buffer.flights:
                 buffer.aliases[id(result)] = weakref.ref(result)
                 _set_class(result, self._watched)
 
@@ -278,8 +279,8 @@ class Flights:
             for each in watched:
                 self._follow(each)
         self._follow(result)
-        buffer = pinned_buffer(args[0]) if name in _ARRAYS else None
-        if buffer is not None:  # it reads nothing by itself
+        # To make an array reads nothing by itself.
+        if name in _ARRAYS and (buffer := pinned_buffer(args[0])):
             place = self._simulation.places.here()
             for flight in _met(buffer, buffer.operand(args[0])[1:], writes=False):
                 flight.arrays.append((weakref.ref(result), place))
@@ -288,19 +289,21 @@ class Flights:
     def _touched(self, tensor: Any, *, writes: bool) -> bool:
         """The host reads or writes a tensor; whether that comes too early."""
         buffer = pinned_buffer(tensor)
-        if buffer is None or not buffer.flights:
+        if not (buffer and buffer.flights):
             return False
         place = self._simulation.places.here()
         operand = buffer.operand(tensor)
         span = operand[1:]
-        read, written = ((), (operand,)) if writes else ((operand,), ())
+        read: list[Operand] = [operand]
+        written: list[Operand] = []
+        if writes:
+            read, written = written, read
         with self._simulation.books() as tracker:
             met = _met(buffer, span, writes=writes)
             races = tracker.operate(HOST, read, written, place)
             # A tracker may have forgotten, that has seen so much use of one buffer.
-            untold = None if races else next((f for f in met[::-1] if not f.told), None)
-            if untold is not None:
-                races = [untold.race(place, span, writes=writes)]
+            untold = [each for each in met if not each.told][-1:]
+            races = races or [e.race(place, span, writes=writes) for e in untold]
             if races:  # what the hint would cure as well is not told again
                 for flight in (*met, *filter(self._is_behind, self._flights)):
                     flight.told = True
@@ -347,8 +350,8 @@ def _touching(
         if isinstance(each, torch.Tensor)
     ]
     devices = {each.device.type for _, each in tensors}
-    if kwargs.get("device") is not None:
-        devices.add(kwargs["device"].type)
+    if device := kwargs.get("device"):
+        devices.add(device.type)
     on_host = devices == {"cpu"}
     if not on_host and name in _COPIES:
         return  # it orders itself with what is on the stream
@@ -365,12 +368,12 @@ def _touching(
 def _is_all_under_way(tensor: Any) -> bool:
     """Whether one copy has all bytes of a tensor, so that no index misses it."""
     buffer = pinned_buffer(tensor)
-    if buffer is None:
+    if not buffer:
         return False
     low, high, layout = buffer.operand(tensor)[1:]
-    return layout is None and any(
-        each.span[2] is None and each.span[0] <= low and high <= each.span[1]
-        for each in buffer.flights
+    return not layout and any(
+        not gaps and begin <= low and high <= end
+        for begin, end, gaps in (each.span for each in buffer.flights)
     )
 
 

@@ -97,7 +97,7 @@ class Simulation:
             weakref.WeakValueDictionary()
         )
         self.dtype_words = {
-            each: dtype_word(str(each).removeprefix("torch."), tf32=False)
+            each: dtype_word(str(each).removeprefix("torch."))
             for each in vars(torch).values()
             if isinstance(each, torch.dtype)
         }
