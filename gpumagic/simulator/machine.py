@@ -17,6 +17,7 @@ from gpumagic.simulator.scheduler import FULL_SHARE, Engine, Scheduler, WorkName
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_settings import AllocatorSettings
     from gpumagic.simulator.costs import Amount
@@ -62,6 +63,7 @@ class Machine:
         )
         # In the order of this process; empty until the first use fixes it.
         self.gpus: list[SimulatedGpu] = []
+        self.first_use: PlaceMark | None = None  # the line that fixed it
 
     def initialise(self, visible: Sequence[int]) -> None:
         """The first use: from here on this process sees these GPUs, in this order."""

@@ -135,7 +135,7 @@ def watch_copies(box: Box, note: Callable[..., object]) -> Iterator[None]:
         self: Any, gpu: Any, target: Any, source: Any, *, non_blocking: bool
     ) -> None:
         began_ns = box.machine.scheduler.now_ns
-        pinned = pinned_buffer(source) is not None
+        pinned = bool(pinned_buffer(source))
         arrive(self, gpu, target, source, non_blocking=non_blocking)
         nbytes = source.numel() * source.element_size()
         if nbytes:
@@ -152,7 +152,7 @@ def watch_copies(box: Box, note: Callable[..., object]) -> Iterator[None]:
 
 def _simulation_of(box: Box) -> Simulation:
     simulation = box._simulation  # noqa: SLF001 -- the other half of one machine
-    if simulation is None or not box.is_on:
+    if not (simulation and box.is_on):
         raise DeviceError(
             f"the {box.label} was switched off",
             'gpumagic.simulate("h100") switches one on',
@@ -354,7 +354,7 @@ class SimulatedTracing:
             self._calls.append((name, kind, began_ns, ended_ns))
         # A cell may run for hours.
         much = len(self.work) + len(self._calls) > _MOST_KEPT
-        if self._most is not None and much:
+        if self._most and much:
             self._pool(self._most)
 
     def _seen(self) -> Iterator[tuple[_Lane, str, SpanKind, int, int, Work | None]]:
@@ -380,7 +380,7 @@ class SimulatedTracing:
             if window[0] >= window[1]:
                 continue
             known: dict[str, Any] = {}
-            if work is not None:
+            if work:
                 told = ("nbytes", "bound", "place")
                 known = {each: getattr(name, each, None) for each in told}
                 known["launched_s"] = max(self._seconds(work.submitted_ns), 0.0)

@@ -172,7 +172,7 @@ class General:
         reads, writes = self._split(call)
         nbytes, rule_of = call.nbytes, self._rule(call)
         for target in targets.values():
-            call.twins(_as_list(target), "out")
+            call.twins(tensors_in(target), "out")
         gpu = self._place(call, named)
         if not gpu:
             return operation.call(*inner, **named, **targets)
@@ -188,7 +188,7 @@ class General:
         pairs = [
             pair
             for name, target in targets.items()
-            for pair in zip(_as_list(target), _as_list(given[name]), strict=True)
+            for pair in zip(tensors_in(target), tensors_in(given[name]), strict=True)
         ]
         written = sum(high - low for _, low, high, _ in writes)
         if targets:
@@ -299,10 +299,6 @@ def _resize(target: Any, result: Any) -> None:
     ops.resize_.default(target, result.size())
     if target.stride() != result.stride():
         ops.as_strided_.default(target, result.size(), result.stride())
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def work_of(

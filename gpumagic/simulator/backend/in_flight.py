@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gpumagic.simulator.backend.call import tensors_in
 from gpumagic.simulator.backend.operations import operator_mode
 from gpumagic.simulator.backend.tensors import operand_of
 from gpumagic.simulator.hazards import HOST, Accesses, Kind, Race, overlap
@@ -343,12 +344,7 @@ def _touching(
     named = {each.name: each for each in schema.arguments}
     given = [*zip(schema.arguments, args, strict=False)]
     given += [(named[key], each) for key, each in kwargs.items() if key in named]
-    tensors = [
-        (declared, each)
-        for declared, value in given
-        for each in (value if isinstance(value, (list, tuple)) else (value,))
-        if isinstance(each, torch.Tensor)
-    ]
+    tensors = [(what, each) for what, value in given for each in tensors_in(value)]
     devices = {each.device.type for _, each in tensors}
     if device := kwargs.get("device"):
         devices.add(device.type)

@@ -135,12 +135,12 @@ class TorchSim:
 
     def device_of(self, obj: Any) -> Any:
         """Send the work of a `with` block to the GPU of a tensor."""
-        return self.device_class(obj.get_device() if obj.is_cuda else None)
+        return self.device_class(obj.get_device())
 
     def can_device_access_peer(self, device: Any, peer_device: Any) -> bool:
         """Whether two GPUs copy to each other without the host."""
         one, other = self._gpu(device), self._gpu(peer_device)
-        return one is not other and one.model.links.peer_bytes_per_s is not None
+        return one is not other and one.model.links.peer_bytes_per_s > 0
 
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
         """Whether bfloat16 works; older GPUs emulate it."""
@@ -159,14 +159,14 @@ class TorchSim:
 
     def set_stream(self, stream: Any) -> None:
         """Send this thread's work to a stream."""
-        if stream is not None:
+        if stream:
             simulated = own_stream(self._simulation, stream)
             self._simulation.here.device = simulated.gpu.index
             make_current(self._simulation, simulated)
 
     def stream(self, stream: Any) -> Any:
         """Send the work of a `with` block to a stream; None changes nothing."""
-        return contextlib.nullcontext() if stream is None else stream
+        return stream or contextlib.nullcontext()
 
     def synchronize(self, device: Any = None) -> None:
         """Wait until a GPU is idle."""
@@ -184,9 +184,11 @@ class TorchSim:
 
     def memory_stats(self, device: Any = None) -> dict[str, Any]:
         """The caching allocator's counters; empty before the first use."""
-        gpu = self._gpu(device) if self.is_initialized() else None
+        if not self.is_initialized():
+            return {}
+        gpu = self._gpu(device)
         with self._simulation.books():
-            return gpu.allocator.memory_stats() if gpu else {}
+            return gpu.allocator.memory_stats()
 
     def memory_snapshot(
         self, mempool_id: tuple[int, int] | None = None, include_traces: bool = True
@@ -196,14 +198,14 @@ class TorchSim:
         with self._simulation.books():
             return [
                 segment
-                for gpu in self._used()
+                for gpu in self._simulation.machine.gpus
                 for segment in gpu.allocator.memory_snapshot(mempool_id or (0, 0))
             ]
 
     def empty_cache(self) -> None:
         """Give what no tensor uses back to the driver."""
         with self._simulation.books():
-            for gpu in self._used():
+            for gpu in self._simulation.machine.gpus:
                 gpu.allocator.empty_cache()
 
     def clear_workspaces(self) -> None:
@@ -262,9 +264,6 @@ class TorchSim:
         }
 
     # ---------------------------------------------------------------- helpers
-
-    def _used(self) -> list[SimulatedGpu]:
-        return self._simulation.machine.gpus if self.is_initialized() else []
 
     def _gpu(self, device: Any) -> SimulatedGpu:
         if self._is_in_bad_fork():
@@ -375,12 +374,11 @@ class History:
 
     def _gather(self, action: str, block: Block | None) -> Calls:
         """The calls of now, or those in which the tensor of this block has died."""
-        marks: tuple[PlaceMark, ...] | None = None
-        if block is not None and action != "alloc":
-            deaths = self._deaths.marks
-            marks = (deaths.pop if action == "free_completed" else deaths.get)(
-                block, None
-            )
+        deaths, marks = self._deaths.marks, None
+        if block and action != "alloc":
+            marks = deaths.get(block)
+        if block and action == "free_completed":
+            deaths.pop(block, None)
         marks = marks or _calls_here()
         return lambda: [dict(_frame(mark)) for mark in marks]
 
@@ -407,7 +405,7 @@ def _calls_here() -> tuple[PlaceMark, ...]:
     """Where each function stands that led here, the innermost first."""
     found: list[PlaceMark] = []
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    while frame:
         code = frame.f_code
         if not code.co_filename.startswith(_OURS):
             found.append((code, frame.f_lasti))
