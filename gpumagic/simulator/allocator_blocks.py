@@ -5,12 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import defaultdict, deque
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.simulator.allocator_snapshot import Tally
+
+    Expandable: TypeAlias = tuple[int, ...]  # nothing where it does not expand
 
 # The states as torch spells them in a memory snapshot.
 ALLOCATED = "active_allocated"
@@ -30,14 +32,6 @@ PoolId: TypeAlias = "tuple[int, int]"
 _by_address = attrgetter("address")
 
 
-class ExpandableSegment(NamedTuple):
-    """Addresses that are set aside, to which memory is mapped page by page."""
-
-    address: int
-    size: int
-    page_bytes: int
-
-
 class _End:
     """In the place of a neighbour that a piece has not."""
 
@@ -52,7 +46,8 @@ class Block:
 
     The first piece of a segment stays the same object for the segment's life.
     `age` is the number of the segment, those that came later have higher ones.
-    `requested` is what the latest owner asked for, also after it was freed.
+    `requested` is what the latest owner asked for, also after it was freed. In an
+    expandable segment, `expandable` is where that begins, and the bytes of its pages.
     """
 
     __slots__ = (
@@ -79,7 +74,7 @@ class Block:
         stream: int,
         pool: Pool,
         age: int,
-        expandable: ExpandableSegment | None = None,
+        expandable: Expandable = (),
     ) -> None:
         self.address = address
         self.age = age
@@ -87,7 +82,7 @@ class Block:
         self.size = size
         self.stream = stream
         self.pool = pool
-        self.expandable = expandable  # the segment that it lies in, if it is one
+        self.expandable = expandable
         self.requested = 0
         self.state = INACTIVE
         self.previous: Block = END

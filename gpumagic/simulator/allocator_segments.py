@@ -11,7 +11,6 @@ from gpumagic.simulator.allocator_blocks import (
     INACTIVE,
     UNMAPPED,
     Block,
-    ExpandableSegment,
 )
 from gpumagic.simulator.allocator_settings import (
     LARGE_SEGMENT_BYTES,
@@ -179,7 +178,7 @@ class DeviceMemory:
         """Return the pages that lie in a listed free block of an expandable segment."""
         if not block.expandable:
             return
-        start, room_bytes, page = block.expandable
+        start, page = block.expandable
         begin = start - (start - block.address) // page * page
         end = start + (block.address + block.size - start) // page * page
         if begin >= end:
@@ -210,8 +209,8 @@ class DeviceMemory:
             self._history.add_segment("segment_unmap", middle, begin, end - begin)
         if not middle.is_split:
             pool.remove_unmapped(middle)
-            del self.heads[middle.address]
-            self._ranges.give_back(start, room_bytes)
+            del self.heads[start]
+            self._ranges.give_back(start, middle.size)
 
     def _expand(self, size: int, pool: Pool, stream: int) -> Block | None:
         """A free block for this size, grown by the pages that it lacks.
@@ -242,8 +241,8 @@ class DeviceMemory:
         wanted_bytes = max(self.capacity_bytes + self.capacity_bytes // 8, size)
         room_bytes = -(-wanted_bytes // page) * page
         address = self._ranges.take(room_bytes)
-        segment = ExpandableSegment(address, room_bytes, page)
-        aside = Block(address, room_bytes, stream, pool, self._next_age(), segment)
+        expandable = address, page
+        aside = Block(address, room_bytes, stream, pool, self._next_age(), expandable)
         self.heads[address] = aside
         self.has_expandable = True
         pool.add_unmapped(aside)
@@ -255,9 +254,7 @@ class DeviceMemory:
         Returns whether there is room for as many pages.
         """
         pool, address = block.pool, block.address
-        page = SEGMENT_STEP_BYTES
-        if block.expandable:
-            page = block.expandable.page_bytes
+        _, page = block.expandable
         nbytes = -(-nbytes // page) * page
         if nbytes > self.free_bytes:
             return False

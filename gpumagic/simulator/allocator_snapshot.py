@@ -159,13 +159,11 @@ def snapshot_of(
     return [
         _segment(device, list(blocks), history)
         for head in sorted(heads, key=lambda head: head.address)
-        for mapped, blocks in groupby(blocks_from(head), _is_mapped)
-        if mapped
+        for unmapped, blocks in groupby(
+            blocks_from(head), lambda each: each.state is UNMAPPED
+        )
+        if not unmapped
     ]
-
-
-def _is_mapped(block: Block) -> bool:
-    return block.state is not UNMAPPED
 
 
 def blocks_from(head: Block) -> Iterator[Block]:

@@ -224,7 +224,7 @@ class Box:
         self._give_back()
         return {
             gpu.index: gpu.allocator.peak_since(
-                marks[gpu] if marks else gpu.allocator.beginning
+                (marks or {}).get(gpu, gpu.allocator.beginning)
             )
             for gpu in self.machine.gpus
         }

@@ -89,9 +89,13 @@ def collective_time(
         moved_s = 2 * nbytes / model.copied_bytes_per_s
         return round(FLOOR_NS + moved_s * 1e9), f"RING_{_SHORT}"
     fabric = fabric_of(model)
-    share = 1.0 if what in _WHOLE else (ranks - 1) / ranks
-    hops = 1 if what is Collective.ALL_TO_ALL else ranks - 1
-    trips = 2 if what is Collective.ALL_REDUCE else 1
+    share, hops, trips = (ranks - 1) / ranks, ranks - 1, 1
+    if what in _WHOLE:
+        share = 1.0
+    elif what is Collective.ALL_TO_ALL:
+        hops = 1
+    elif what is Collective.ALL_REDUCE:
+        trips = 2
     short = fabric.hop_ns, fabric.bytes_per_s * fabric.short_share, _SHORT
     long = fabric.long_hop_ns, fabric.bytes_per_s, _LONG
     ways = [

@@ -53,6 +53,10 @@ _MOST_EVENTS = 1_000_000
 _NO_TASK = -1  # outside of any backward pass
 _MOST_KEPT = 5000
 _OF_ALL_PARTS = frozenset({"AllGather", "Gather"})  # bytes of which are of all parts
+_KINDS: dict[Engine | None, SpanKind] = {
+    Engine.COMPUTE: SpanKind.KERNEL,
+    Engine.LINK: SpanKind.KERNEL,
+}
 _HOST: _Lane = (None, None, 0)
 _HOST_PROCESS = MOST_GPUS  # a number of a process that no device has
 
@@ -80,7 +84,8 @@ def watch_syncs(box: Box) -> Iterator[list[SyncCall]]:
 
     def note(what: str, began_ns: int, ended_ns: int) -> None:
         if what != QUEUE_FULL:
-            what = "printing a tensor" if runs_through(_PRINTING) else what
+            if runs_through(_PRINTING):
+                what = "printing a tensor"
             waits.append((what, places.here(), places.caller(), began_ns, ended_ns))
 
     seen: list[SyncCall] = []
@@ -318,9 +323,11 @@ class SimulatedTracing:
 
     def trace(self) -> Trace:
         """What was seen between begin and end."""
-        if self._most is not None:
+        if self._most:
             self._pool(self._most)
-        spans = [*(self._spans() if self._most is None else self._pooled_spans())]
+            spans = [*self._pooled_spans()]
+        else:
+            spans = [*self._spans()]
         spans.sort(key=lambda span: (span.start_s, -span.end_s))
         return Trace(tuple(spans), self._seconds(self._ended_ns), is_cut=self._is_cut)
 
@@ -366,8 +373,7 @@ class SimulatedTracing:
         for work in self.work:
             late = self._is_cut and work.submitted_ns > self._ended_ns
             if not late:
-                kernel = work.engine in (Engine.COMPUTE, Engine.LINK)
-                kind = SpanKind.KERNEL if kernel else SpanKind.COPY
+                kind = _KINDS.get(work.engine, SpanKind.COPY)
                 times = work.start_ns, work.end_ns
                 yield lanes[work.stream], work.name, kind, *times, work
         for call in self._calls:
@@ -415,11 +421,11 @@ def as_chrome_trace(trace: Trace, label: str) -> dict[str, Any]:
     names = {}
     for span in trace.spans:
         process, thread = _process_and_thread(span)
-        on_host = process == _HOST_PROCESS
-        device = f"host of the {label}" if on_host else f"{label}, GPU {process}"
+        device, lane = f"{label}, GPU {process}", "stream"
+        if process == _HOST_PROCESS:
+            device, lane = f"host of the {label}", "thread"
         names["process_name", process, 0] = device
-        lane = f"{'thread' if on_host else 'stream'} {thread} ({label})"
-        names["thread_name", process, thread] = lane
+        names["thread_name", process, thread] = f"{lane} {thread} ({label})"
     about = [
         {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
         for (kind, process, thread), name in names.items()

@@ -160,7 +160,7 @@ class CUDAGraph:
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             for compute, args, options, targets in self._steps:
                 results = compute(*args, **options)
-                leaves = _pytree.tree_leaves(results) if targets else ()
+                leaves = _pytree.tree_leaves(results)
                 for place, target in targets:
                     target.copy_(leaves[place])
         source.set_state(default.get_state())

@@ -55,10 +55,6 @@ def _properties(gpu: SimulatedGpu) -> types.SimpleNamespace:
     )
 
 
-def _fraction(gpu: SimulatedGpu) -> float:
-    return min(gpu.allocator.allowed_bytes / gpu.model.memory_bytes, 1.0)
-
-
 # What is asked of a GPU, and what is reset there, by torch's names.
 _ASKED: dict[str, Callable[[SimulatedGpu], Any]] = {
     "get_device_name": lambda gpu: gpu.model.label,
@@ -68,7 +64,9 @@ _ASKED: dict[str, Callable[[SimulatedGpu], Any]] = {
     "max_memory_allocated": lambda gpu: gpu.allocator.peak_allocated_bytes,
     "memory_reserved": lambda gpu: gpu.allocator.reserved_bytes,
     "max_memory_reserved": lambda gpu: gpu.allocator.peak_reserved_bytes,
-    "get_per_process_memory_fraction": _fraction,
+    "get_per_process_memory_fraction": lambda gpu: min(
+        gpu.allocator.allowed_bytes / gpu.model.memory_bytes, 1.0
+    ),
 }
 _RESET: dict[str, Callable[[SimulatedGpu], None]] = {
     "reset_peak_memory_stats": lambda gpu: gpu.allocator.reset_peaks(),

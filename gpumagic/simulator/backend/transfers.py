@@ -423,12 +423,7 @@ class _Copies:
         return torch.device(NAME, self._gpu(index).index)
 
     def broadcast(self, tensor: Any, devices: Sequence[int]) -> list[Any]:
-        return [
-            tensor
-            if index == tensor.get_device()
-            else tensor.to(self._on(index), non_blocking=True)
-            for index in devices
-        ]
+        return [tensor.to(self._on(each), non_blocking=True) for each in devices]
 
     def broadcast_coalesced(
         self, tensors: Sequence[Any], devices: Sequence[int], buffer_size: int
@@ -451,8 +446,9 @@ class _Copies:
         self, tensor: Any, devices: Sequence[int], sizes: Any, dim: int, streams: Any
     ) -> list[Any]:
         """A part of the tensor on each GPU."""
-        chunks = tensor.split([*sizes], dim) if sizes else ()
-        chunks = chunks or tensor.chunk(len(devices), dim)
+        chunks = tensor.chunk(len(devices), dim)
+        if sizes:
+            chunks = tensor.split([*sizes], dim)
         streams, parts = streams or [None] * len(devices), []
         for chunk, index, stream in zip(chunks, devices, streams, strict=False):
             with stream or contextlib.nullcontext():
