@@ -154,7 +154,7 @@ def _setting(key: str, value: str) -> dict[str, Any]:
 
 def _pairs(text: str) -> list[tuple[str, str]]:
     """Each key with its value; commas inside of brackets belong to the value."""
-    plain = "".join(text.split()).lstrip(",")
+    plain = "".join(str(text).split()).lstrip(",")
     found = list(_PAIR.finditer(plain))
     if "".join(each[0] for each in found) != plain:
         raise GpuMagicError(f"{text!r} is not a list of key:value pairs", _EXAMPLE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import TYPE_CHECKING, Any, Self
 
 from gpumagic.devices.simulated import SIMULATED
@@ -47,11 +48,11 @@ class Box:
         if hazards not in HAZARDS:
             raise GpuMagicError(
                 f"{hazards!r} is not a way to treat hazards",
-                did_you_mean(hazards, HAZARDS) or f"say {', '.join(HAZARDS)}",
+                did_you_mean(str(hazards), HAZARDS) or f"say {', '.join(HAZARDS)}",
             )
         model, count = parse_request(request)
         if memory is not None:
-            asked = parse_bytes(memory) if isinstance(memory, str) else memory
+            asked = parse_bytes(str(memory))
             if asked < _SMALLEST_BYTES:
                 raise GpuMagicError(
                     f"a GPU with {bytes_text(asked)} has no room for its own context",
@@ -151,9 +152,9 @@ class Box:
         The machine's clock knows nothing of Python's own time, so that each run
         gives the same figures; what Python would take has to be said.
         """
-        if seconds < 0:
+        if not _is_number(seconds) or seconds < 0:
             raise GpuMagicError(
-                f"time cannot pass by {seconds} s", "say how long, in seconds"
+                f"time cannot pass by {seconds!r} s", "say how long, in seconds"
             )
         self.machine.scheduler.elapse(round(seconds * 1e9))
 
@@ -168,14 +169,14 @@ class Box:
         Returns:
             `close()` ends it, as does the end of a `with` block.
         """
-        if by <= 0:
+        if not _is_number(by) or by <= 0:
             raise GpuMagicError(
-                f"kernels cannot take {by} times as long", "say for example by=1.35"
+                f"kernels cannot take {by!r} times as long", "say for example by=1.35"
             )
         gpus = self.machine.all_gpus
-        if not 0 <= gpu < len(gpus):
+        if gpu not in range(len(gpus)):
             raise GpuMagicError(
-                f"there is no GPU {gpu} to slow down",
+                f"there is no GPU {gpu!r} to slow down",
                 f"say gpu= from 0 to {len(gpus) - 1}",
             )
         ending = contextlib.ExitStack()
@@ -269,3 +270,7 @@ class Box:
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
         return self.report()._repr_mimebundle_(**options)
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, (int, float)) and math.isfinite(given)
