@@ -199,8 +199,9 @@ class General:
             writes, written = filled.reads, filled.nbytes
         own = {id(twin): each for twin, each in zip(inner, args, strict=False)}
         own |= {id(values): target for target, values in pairs}
-        fresh = [each for each in tensors_in(result) if id(each) not in own]
-        first = next(iter([*tensors_in(inner), *tensors_in(result)]), None)
+        found = tensors_in(result)
+        fresh = [each for each in found if id(each) not in own]
+        first = next((e for e in (*inner, *found) if isinstance(e, torch.Tensor)), None)
         outputs, _ = simulation.launch(
             gpu,
             operation,
