@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumagic.simulator.collective_times import (
-    Collective,
-    collective_time,
-)
+from gpumagic.simulator.collective_times import Collective, collective_time
 from gpumagic.simulator.models import CATALOGUE, find_model
 from tests.simulator.published_collectives import GIB, MIB, PUBLISHED
 

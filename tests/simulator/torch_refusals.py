@@ -133,15 +133,12 @@ def test_devices_that_there_are_not(box):
         torch.ones(2, device="sim", pin_memory=True)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = torch.sim.nonsense
-    for seconds in (-1, float("nan"), "1"):
-        with pytest.raises(GpuMagicError, match=f"time cannot pass by {seconds!r}"):
-            box.pass_time(seconds)
-    for by in (0, float("nan"), "2"):
-        with pytest.raises(GpuMagicError, match=f"cannot take {by!r} times as long"):
-            box.slow(gpu=0, by=by)
+    for wrong in (-1, float("nan"), "1"):
+        with pytest.raises(GpuMagicError, match=f"time cannot pass by {wrong!r}"):
+            box.pass_time(wrong)
+        with pytest.raises(GpuMagicError, match=f"cannot take {wrong!r} times as long"):
+            box.slow(gpu=0, by=wrong)
     with pytest.raises(GpuMagicError, match="no GPU 'a' to slow down"):
         box.slow(gpu="a", by=2)
     with torch.sim.device_of(torch.ones(2, device="sim:1")):
         assert torch.sim.current_device() == 1
-    with torch.sim.device_of(x):
-        assert torch.sim.current_device() == 0

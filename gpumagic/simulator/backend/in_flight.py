@@ -303,8 +303,9 @@ class Flights:
             met = _met(buffer, span, writes=writes)
             races = tracker.operate(HOST, read, written, place)
             # A tracker may have forgotten, that has seen so much use of one buffer.
-            untold = [each for each in met if not each.told][-1:]
-            races = races or [e.race(place, span, writes=writes) for e in untold]
+            untold = next((each for each in met[::-1] if not each.told), None)
+            if untold and not races:
+                races = [untold.race(place, span, writes=writes)]
             if races:  # what the hint would cure as well is not told again
                 for flight in (*met, *filter(self._is_behind, self._flights)):
                     flight.told = True
