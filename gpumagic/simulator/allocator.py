@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.allocator_blocks import (
     ALLOCATED,
+    END,
     SHARED,
     UNMAPPED,
     Block,
@@ -23,6 +24,7 @@ from gpumagic.simulator.allocator_segments import DeviceMemory
 from gpumagic.simulator.allocator_settings import (
     LARGE_SEGMENT_BYTES,
     LARGEST_SMALL_BYTES,
+    NO_LIMIT_BYTES,
     SMALLEST_BLOCK_BYTES,
 )
 from gpumagic.simulator.allocator_snapshot import snapshot_of
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from gpumagic.simulator.allocator_blocks import PoolId
     from gpumagic.simulator.allocator_settings import AllocatorSettings
 
-_NO_LIMIT_BYTES = 1 << 62
 _ROUND_UP, _ROUND_DOWN = SMALLEST_BLOCK_BYTES - 1, -SMALLEST_BLOCK_BYTES
 _LEAST_REST_BYTES = SMALLEST_BLOCK_BYTES - 1  # up to it, a rest is not split off
 
@@ -65,14 +66,12 @@ class CachingAllocator(DeviceMemory):
 
     def allocate(  # noqa: C901, PLR0912 -- written out, since every tensor comes this way
         self, nbytes: int, stream: int
-    ) -> Block | None:
-        """A block for this many bytes of work on a stream; None for no bytes.
+    ) -> Block:
+        """A block for so many bytes, at least one, of work on a stream.
 
         Raises `OutOfSimulatedMemory` where even an emptied cache leaves no room.
         """
-        if not nbytes:
-            return None
-        if self._held.queues and self._diverted is None:
+        if self._held.queues and not self._diverted:
             self._held.let_go_of_done()
         if self._plain_rounding:
             size = (nbytes + _ROUND_UP) & _ROUND_DOWN
@@ -82,13 +81,11 @@ class CachingAllocator(DeviceMemory):
             pool, unsplit_bytes = self._small, _LEAST_REST_BYTES
         else:
             pool, unsplit_bytes = self._large, self._unsplit_bytes
-        if self._diverted is not None and self._diverted[1](stream):
+        if self._diverted and self._diverted[1](stream):
             pool = self._private[self._diverted[0]][pool is self._small]
         if self._ages:
             pool.searches += 1
-        free = pool.free_by_stream.get(stream)
-        if free is None:
-            free = pool.free_by_stream[stream] = FreeBlocks()
+        free = pool.free_by_stream[stream]
         position = free.fit(size)
         if self._is_choosy:
             position = self._choose(free, position, size)
@@ -96,15 +93,17 @@ class CachingAllocator(DeviceMemory):
             position = self._add_segment(free, pool, size, stream)
         block = free.blocks[position]
         rest_size = block.size - size
-        is_part = block.previous is not None or block.next is not None
+        # How many more parts of segments lie idle, and bytes of such parts.
+        splits = split_bytes = 0
+        if not (block.previous is block.next is END):
+            splits, split_bytes = -1, -block.size
         free.remove_at(position)
         if rest_size > unsplit_bytes and size < self._whole_from_bytes:
             free.add(block.split_off(size))
-            splits, split_bytes = (0, -size) if is_part else (1, rest_size)
+            splits, split_bytes = splits + 1, split_bytes + rest_size
         else:
             size = block.size
-            splits, split_bytes = (-1, -size) if is_part else (0, 0)
-        if block.expandable is not None:  # whose parts torch does not count
+        if block.expandable:  # whose parts torch does not count
             splits = split_bytes = 0
         block.state = ALLOCATED
         block.requested = nbytes
@@ -125,10 +124,10 @@ class CachingAllocator(DeviceMemory):
         if size >= self._max_split_bytes:
             self.counters.oversize["oversize_allocations"].large.shift(-1)
         pool = block.pool
-        if block.uses is not None:
+        if block.uses:
             self.counters.tell_active_apart()
             pool.tally.hold(size)
-            self._held.hold(block, defer=self._diverted is not None)
+            self._held.hold(block, defer=bool(self._diverted))
             return
         if self._history.recording:
             self._history.add_block("free_completed", block)
@@ -137,18 +136,14 @@ class CachingAllocator(DeviceMemory):
 
     def record_stream(self, block: Block, stream: int) -> None:
         """Another stream uses the block: its later free waits for that stream."""
-        if stream == block.stream:
-            return
-        if block.uses is None:
-            block.uses = []
-        if stream not in block.uses:
-            block.uses.append(stream)
+        if stream not in (block.stream, *block.uses):
+            block.uses += (stream,)
 
     def empty_cache(self) -> None:
         """Wait for held blocks, then give unused segments back to the driver."""
         idle = [identity for identity in self._private if not self._uses[identity]]
         pools = [half for identity in idle for half in self._private[identity]]
-        if self._diverted is None:  # else only what no capture can be using
+        if not self._diverted:  # else only what no capture can be using
             self.counters.synchronisations += 1
             self._held.wait_for_all()
             pools = [self._large, self._small, *pools]
@@ -249,15 +244,16 @@ class CachingAllocator(DeviceMemory):
         self._plain_rounding = settings.roundup_power2_divisions < 2
         limit = settings.max_split_size_bytes
         expands = settings.expandable_segments
-        self._max_split_bytes = limit or _NO_LIMIT_BYTES
-        # Whether the best fit need not be the block that is taken, ...
-        self._is_choosy = limit is not None or expands or self.has_expandable
-        # ... and from which size on a block is not split: never, if segments expand.
-        self._whole_from_bytes = _NO_LIMIT_BYTES if expands else self._max_split_bytes
-        self._unsplit_bytes = _LEAST_REST_BYTES if expands else LARGEST_SMALL_BYTES
+        self._max_split_bytes = self._whole_from_bytes = limit
+        # Whether the best fit need not be the block that is taken.
+        self._is_choosy = limit < NO_LIMIT_BYTES or expands or self.has_expandable
+        self._unsplit_bytes = LARGEST_SMALL_BYTES
+        if expands:  # every block is split, down to the least rest
+            self._whole_from_bytes = NO_LIMIT_BYTES
+            self._unsplit_bytes = _LEAST_REST_BYTES
         # Whether garbage is collected, for which blocks have ages.
         collects = settings.garbage_collection_threshold > 0
-        self._ages = collects and self.allowed_bytes is not None
+        self._ages = collects and self.allowed_bytes < NO_LIMIT_BYTES
 
     # ------------------------------------------------------------ inside
 
@@ -268,24 +264,24 @@ class CachingAllocator(DeviceMemory):
         is nearly used up goes first.
         """
         blocks, end = free.blocks, len(free.blocks)
-        if position < end and blocks[position].expandable is not None:
+        if position < end and blocks[position].expandable:
             if self.settings.expandable_segments:
                 while (
-                    blocks[position].expandable is not None
+                    blocks[position].expandable
                     and position + 1 < end
                     and _grown_bytes(blocks[position + 1])
                     < _grown_bytes(blocks[position])
                 ):
                     position += 1
             else:  # they were switched off, and serve nothing new
-                while position < end and blocks[position].expandable is not None:
+                while position < end and blocks[position].expandable:
                     position += 1
-        limit = self.settings.max_split_size_bytes
-        if position < end and limit is not None:
-            # The best fit must not serve what it would be wasted on.
-            refused_bytes = limit if size < limit else size + LARGE_SEGMENT_BYTES
-            if blocks[position].size >= refused_bytes:
-                return end
+        # The best fit must not serve what it would be wasted on.
+        refused_bytes = limit = self._max_split_bytes
+        if size >= limit:
+            refused_bytes = size + LARGE_SEGMENT_BYTES
+        if position < end and blocks[position].size >= refused_bytes:
+            return end
         return position
 
     def _add_segment(self, free: FreeBlocks, pool: Pool, size: int, stream: int) -> int:
@@ -293,13 +289,13 @@ class CachingAllocator(DeviceMemory):
         if self._ages:
             self.collect_garbage(self._large)
         block = self.take(size, pool, stream)
-        if block is None and self.give_back_oversize(free, size):
+        if not block and self.give_back_oversize(free, size):
             block = self.take(size, pool, stream)
-        if block is None and self._diverted is None:  # else a capture is underway,
+        if not block and not self._diverted:  # else a capture is underway,
             self.empty_cache()  # which may not wait for the device
             self.counters.retries += 1
             block = self.take(size, pool, stream)
-        if block is None:
+        if not block:
             halves = (half for pair in self._private.values() for half in pair)
             lists = (free for half in halves for free in half.free_by_stream.values())
             idle_bytes = sum(each.size for free in lists for each in free.blocks)
@@ -318,6 +314,4 @@ class CachingAllocator(DeviceMemory):
 def _grown_bytes(block: Block) -> int:
     """How large a free block is with the addresses behind it that have no memory."""
     following = block.next
-    if following is not None and following.state is UNMAPPED:
-        return block.size + following.size
-    return block.size
+    return block.size + following.size * (following.state is UNMAPPED)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import deque
+from collections import defaultdict, deque
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpumagic.simulator.allocator_snapshot import Tally
+
+    Expandable: TypeAlias = tuple[int, ...]  # nothing where it does not expand
 
 # The states as torch spells them in a memory snapshot.
 ALLOCATED = "active_allocated"
@@ -19,6 +21,8 @@ INACTIVE = "inactive"
 # Ours alone: addresses of an expandable segment without memory, which torch's snapshot
 # leaves out.
 UNMAPPED = "unmapped"
+# Ours as well: what lies before the first piece of a segment, and behind the last.
+AT_THE_END = "at the end"
 SHARED = (0, 0)  # the identity of what no private pool owns
 # A free block is found by size, then by the age of its segment, as newer versions of
 # torch (pytorch#183591) choose among equal ones, then by address: all in one number.
@@ -28,12 +32,13 @@ PoolId: TypeAlias = "tuple[int, int]"
 _by_address = attrgetter("address")
 
 
-class ExpandableSegment(NamedTuple):
-    """Addresses that are set aside, to which memory is mapped page by page."""
+class _End:
+    """In the place of a neighbour that a piece has not."""
 
-    address: int
-    size: int
-    page_bytes: int
+    state, size = AT_THE_END, 0
+
+
+END: Any = _End()
 
 
 class Block:
@@ -41,7 +46,8 @@ class Block:
 
     The first piece of a segment stays the same object for the segment's life.
     `age` is the number of the segment, those that came later have higher ones.
-    `requested` is what the latest owner asked for, also after it was freed.
+    `requested` is what the latest owner asked for, also after it was freed. In an
+    expandable segment, `expandable` is where that begins, and the bytes of its pages.
     """
 
     __slots__ = (
@@ -68,7 +74,7 @@ class Block:
         stream: int,
         pool: Pool,
         age: int,
-        expandable: ExpandableSegment | None = None,
+        expandable: Expandable = (),
     ) -> None:
         self.address = address
         self.age = age
@@ -76,12 +82,12 @@ class Block:
         self.size = size
         self.stream = stream
         self.pool = pool
-        self.expandable = expandable  # the segment that it lies in, if it is one
+        self.expandable = expandable
         self.requested = 0
         self.state = INACTIVE
-        self.previous: Block | None = None
-        self.next: Block | None = None
-        self.uses: list[int] | None = None  # other streams that it was lent to
+        self.previous: Block = END
+        self.next: Block = END
+        self.uses: tuple[int, ...] = ()  # other streams that it was lent to
         self.pending_events = 0
         self.free_since = 0  # the number of searches there had been of its pool
 
@@ -91,7 +97,7 @@ class Block:
     @property
     def is_split(self) -> bool:
         """Whether it is only a part of its segment."""
-        return self.previous is not None or self.next is not None
+        return not (self.previous is self.next is END)
 
     def split_off(self, size: int) -> Block:
         """Keep the front of this size; the rest as a free block of its own."""
@@ -108,7 +114,7 @@ class Block:
         rest.free_since = pool.searches
         rest.previous = self
         rest.next = following = self.next
-        if following is not None:
+        if following is not END:
             following.previous = rest
         self.next = rest
         self.size = size
@@ -118,7 +124,7 @@ class Block:
         """Take over the room of the next block, which is no more."""
         self.size += gone.size
         self.next = following = gone.next
-        if following is not None:
+        if following is not END:
             following.previous = self
 
 
@@ -158,7 +164,7 @@ class Pool:
         self.name = name  # "small" or "large"
         self.identity = identity
         self.tally = tally
-        self.free_by_stream: dict[int, FreeBlocks] = {}
+        self.free_by_stream: defaultdict[int, FreeBlocks] = defaultdict(FreeBlocks)
         # What has no memory of expandable segments, by stream, in order of address.
         self.unmapped: dict[int, list[Block]] = {}
         self.searches = 0  # counted only where garbage is collected
@@ -172,11 +178,11 @@ class Pool:
         block.state = INACTIVE
         number = nbytes = 0
         following, previous = block.next, block.previous
-        if following is not None and following.state is INACTIVE:
+        if following.state is INACTIVE:
             self.remove(following)
             number, nbytes = -1, -following.size
             block.absorb(following)
-        if previous is not None and previous.state is INACTIVE:
+        if previous.state is INACTIVE:
             self.remove(previous)
             number, nbytes = number - 1, nbytes - previous.size
             previous.requested = block.requested
@@ -184,9 +190,11 @@ class Pool:
             block = previous
         block.free_since = self.searches
         self.free_by_stream[block.stream].add(block)
-        if block.expandable is not None:  # whose parts torch does not count
+        if block.expandable:  # whose parts torch does not count
             return 0, 0
-        return (number + 1, nbytes + block.size) if block.is_split else (number, nbytes)
+        if block.is_split:
+            return number + 1, nbytes + block.size
+        return number, nbytes
 
     def remove(self, block: Block) -> None:
         """Strike a free block from its list."""
@@ -208,7 +216,7 @@ class Pool:
             block
             for stream in sorted(self.free_by_stream)
             for block in self.free_by_stream[stream].blocks
-            if (block.expandable is not None) is expandable
+            if bool(block.expandable) is expandable
         ]
 
     def unused_segments(self) -> list[Block]:
@@ -224,7 +232,7 @@ class HeldBlocks:
         # Events in the order of their stream, with the block that waits for each.
         self.queues: dict[int, deque[tuple[Any, Block]]] = {}
         # Freed while no event may be made, with the streams to make one for each.
-        self._deferred: list[tuple[Block, list[int]]] = []
+        self._deferred: list[tuple[Block, tuple[int, ...]]] = []
         self._driver = driver
         self._let_go = let_go
 
@@ -233,8 +241,8 @@ class HeldBlocks:
 
         Their events are deferred where a capture would swallow them.
         """
-        streams = block.uses or []
-        block.state, block.uses = PENDING, None
+        streams, block.uses = block.uses, ()
+        block.state = PENDING
         block.pending_events = len(streams)
         if defer:
             self._deferred.append((block, streams))
@@ -262,7 +270,7 @@ class HeldBlocks:
                 self._count_event(block)
         self.queues.clear()
 
-    def _await(self, block: Block, streams: list[int]) -> None:
+    def _await(self, block: Block, streams: tuple[int, ...]) -> None:
         for stream in streams:
             queue = self.queues.setdefault(stream, deque())
             queue.append((self._driver.record(stream), block))

@@ -7,13 +7,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.simulator.allocator_blocks import (
+    END,
     INACTIVE,
     UNMAPPED,
     Block,
-    ExpandableSegment,
 )
 from gpumagic.simulator.allocator_settings import (
     LARGE_SEGMENT_BYTES,
+    NO_LIMIT_BYTES,
     SEGMENT_STEP_BYTES,
     SMALL_SEGMENT_BYTES,
     AllocatorSettings,
@@ -54,8 +55,7 @@ class DeviceMemory:
     ) -> None:
         self.device = device  # the index that error texts and snapshots name
         self.capacity_bytes = capacity_bytes
-        # the most that may be taken, once this process has been limited
-        self.allowed_bytes: int | None = None
+        self.allowed_bytes = NO_LIMIT_BYTES  # the most that this process may take
         # the first block of every segment, by address; that of an expandable one may
         # have no memory
         self.heads: dict[int, Block] = {}
@@ -86,8 +86,7 @@ class DeviceMemory:
     def take(self, size: int, pool: Pool, stream: int) -> Block | None:
         """A free block for this size in new memory; None if there is no room."""
         nbytes = self.settings.segment_bytes(size)
-        allowed = self.allowed_bytes
-        if allowed is not None and self._reserved.current + nbytes > allowed:
+        if self._reserved.current + nbytes > self.allowed_bytes:
             return None
         if self.settings.expandable_segments:
             return self._expand(size, pool, stream)
@@ -119,13 +118,11 @@ class DeviceMemory:
     def give_back_oversize(self, free: FreeBlocks, size: int) -> bool:
         """Return one block that makes enough room, or the largest until they do."""
         limit = self.settings.max_split_size_bytes
-        if limit is None:
-            return False
         wanted_bytes, released_bytes = max(size, limit), 0
         idle = [
             block
             for block in free.blocks[free.fit(limit) :]
-            if block.expandable is None and not block.is_split
+            if not (block.expandable or block.is_split)
         ]
         enough = [block for block in idle if block.size >= wanted_bytes]
         for block in enough[:1] or reversed(idle):
@@ -137,8 +134,8 @@ class DeviceMemory:
     def collect_garbage(self, pool: Pool) -> None:
         """Return the segments that were unused for longest, once too much is taken."""
         share = self.settings.garbage_collection_threshold
-        excess_bytes = self._reserved.current - int(share * (self.allowed_bytes or 0))
-        idle = pool.unused_segments() if excess_bytes > 0 else []
+        excess_bytes = self._reserved.current - int(share * self.allowed_bytes)
+        idle = pool.unused_segments()
         while idle and excess_bytes > 0:
             mean_age = sum(pool.searches - each.free_since for each in idle) / len(idle)
             kept = []
@@ -179,9 +176,9 @@ class DeviceMemory:
 
     def unmap(self, block: Block) -> None:
         """Return the pages that lie in a listed free block of an expandable segment."""
-        if block.expandable is None:
+        if not block.expandable:
             return
-        start, room_bytes, page = block.expandable
+        start, page = block.expandable
         begin = start - (start - block.address) // page * page
         end = start + (block.address + block.size - start) // page * page
         if begin >= end:
@@ -198,10 +195,10 @@ class DeviceMemory:
         if end < middle.address + middle.size:
             free.add(middle.split_off(end - begin))
         following, previous = middle.next, middle.previous
-        if following is not None and following.state is UNMAPPED:
+        if following.state is UNMAPPED:
             pool.remove_unmapped(following)
             middle.absorb(following)
-        if previous is not None and previous.state is UNMAPPED:
+        if previous.state is UNMAPPED:
             previous.absorb(middle)
             middle = previous
         else:
@@ -212,8 +209,8 @@ class DeviceMemory:
             self._history.add_segment("segment_unmap", middle, begin, end - begin)
         if not middle.is_split:
             pool.remove_unmapped(middle)
-            del self.heads[middle.address]
-            self._ranges.give_back(start, room_bytes)
+            del self.heads[start]
+            self._ranges.give_back(start, middle.size)
 
     def _expand(self, size: int, pool: Pool, stream: int) -> Block | None:
         """A free block for this size, grown by the pages that it lacks.
@@ -225,7 +222,7 @@ class DeviceMemory:
             return None
         while block.size < size:
             following = block.next  # which is merged with it, once it is mapped
-            if following is None or not self._map(
+            if following is END or not self._map(
                 following, min(size - block.size, following.size)
             ):
                 return None
@@ -234,19 +231,18 @@ class DeviceMemory:
     def _lowest_to_grow(self, size: int, pool: Pool, stream: int) -> Block:
         """Where this size fits if pages are mapped, at the lowest address."""
         for block in pool.unmapped.get(stream, ()):
-            previous = block.previous
-            is_free = previous is not None and previous.state is INACTIVE
-            first = previous if previous is not None and is_free else block
+            first = block
+            if block.previous.state is INACTIVE:
+                first = block.previous
             if _can_grow_to(first, size):
                 return first
-        is_small = pool.name == "small"
-        page = SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES
+        page = {"small": SMALL_SEGMENT_BYTES, "large": LARGE_SEGMENT_BYTES}[pool.name]
         # An eighth more than there is memory, as pages may lie in the wrong place.
         wanted_bytes = max(self.capacity_bytes + self.capacity_bytes // 8, size)
         room_bytes = -(-wanted_bytes // page) * page
         address = self._ranges.take(room_bytes)
-        segment = ExpandableSegment(address, room_bytes, page)
-        aside = Block(address, room_bytes, stream, pool, self._next_age(), segment)
+        expandable = address, page
+        aside = Block(address, room_bytes, stream, pool, self._next_age(), expandable)
         self.heads[address] = aside
         self.has_expandable = True
         pool.add_unmapped(aside)
@@ -258,9 +254,7 @@ class DeviceMemory:
         Returns whether there is room for as many pages.
         """
         pool, address = block.pool, block.address
-        page = SEGMENT_STEP_BYTES
-        if block.expandable is not None:
-            page = block.expandable.page_bytes
+        _, page = block.expandable
         nbytes = -(-nbytes // page) * page
         if nbytes > self.free_bytes:
             return False
@@ -281,8 +275,7 @@ class DeviceMemory:
 
     def _count(self, block: Block, segments: int) -> None:
         block.pool.tally.reserve(segments, segments * block.size)
-        limit = self.settings.max_split_size_bytes
-        if limit is not None and block.size >= limit:
+        if block.size >= self.settings.max_split_size_bytes:
             self.counters.oversize["oversize_segments"].large.shift(segments)
 
 
@@ -310,9 +303,9 @@ class AddressSpace:
 def _can_grow_to(block: Block, size: int) -> bool:
     """Whether so much lies there from this block on that is free or has no memory."""
     found_bytes = 0
-    each: Block | None = block
+    each = block
     while found_bytes < size:
-        if each is None or each.state not in (INACTIVE, UNMAPPED):
+        if each.state not in (INACTIVE, UNMAPPED):
             return False
         found_bytes += each.size
         each = each.next
@@ -332,12 +325,12 @@ def shortage_text(  # noqa: PLR0913 -- torch's text has all of these
     used_bytes: int,  # by this process, all in all
     allocated_bytes: int,
     reserved_bytes: int,
-    allowed_bytes: int | None = None,  # where there is a share for each process
+    allowed_bytes: int = NO_LIMIT_BYTES,  # by this process
     private_bytes: int = 0,  # unused in private pools: torch calls it allocated
 ) -> str:
     """What was asked of a device and what it had, as torch words it."""
     allowed = private = ""
-    if allowed_bytes is not None:
+    if allowed_bytes < NO_LIMIT_BYTES:
         allowed = f"{_size_text(allowed_bytes)} allowed; "
     if private_bytes:
         private = (

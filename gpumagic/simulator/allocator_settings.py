@@ -20,6 +20,7 @@ SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB  # for a large request that gets none of its own
 SEGMENT_STEP_BYTES = 2 * MIB  # large segments of their own are rounded up to this
 OWN_SEGMENT_BYTES = 10 * MIB  # from here on a request gets a segment of its own size
+NO_LIMIT_BYTES = (1 << 64) - 1  # as torch has it, where nobody has set one
 
 _VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the first goes first
 _EXAMPLE = "write for example max_split_size_mb:200,garbage_collection_threshold:0.8"
@@ -45,8 +46,8 @@ _PAIR = re.compile(r"(\w+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,+|$)")
 class AllocatorSettings:
     """How a caching allocator rounds, splits and keeps memory."""
 
-    # blocks of this size and above are handed out whole; `None` is no limit
-    max_split_size_bytes: int | None = None
+    # blocks of this size and above are handed out whole
+    max_split_size_bytes: int = NO_LIMIT_BYTES
     # steps between two powers of two; 0 or 1 rounds to 512 bytes
     roundup_power2_divisions: int = 0
     # share of the allowed memory above which unused segments are returned; 0 is never
@@ -69,11 +70,9 @@ class AllocatorSettings:
         """What a text says; without one, the environment, as torch reads it."""
         if text is not None:
             return cls.parse(text)
-        variable = next(filter(os.environ.get, _VARIABLES), None)
-        if variable is None:
-            return cls()
+        variable = next(filter(os.environ.get, _VARIABLES), "")
         try:
-            return cls.parse(os.environ[variable])
+            return cls.parse(os.environ.get(variable, ""))
         except GpuMagicError as error:
             raise GpuMagicError(
                 f"{error.problem}; {variable} asks for it",
@@ -155,7 +154,7 @@ def _setting(key: str, value: str) -> dict[str, Any]:
 
 def _pairs(text: str) -> list[tuple[str, str]]:
     """Each key with its value; commas inside of brackets belong to the value."""
-    plain = "".join(text.split()).lstrip(",")
+    plain = "".join(str(text).split()).lstrip(",")
     found = list(_PAIR.finditer(plain))
     if "".join(each[0] for each in found) != plain:
         raise GpuMagicError(f"{text!r} is not a list of key:value pairs", _EXAMPLE)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import weakref
 from collections import deque
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpumagic.simulator.allocator_blocks import (
     ALLOCATED,
+    END,
     INACTIVE,
     SHARED,
     UNMAPPED,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     # The calls that led to an action, each with what a frame of torch's has; they are
     # put in words when somebody wants to read them.
     Calls: TypeAlias = "Callable[[], list[dict[str, Any]]]"
+    Gather: TypeAlias = "Callable[[str, Block | None], Calls]"
 
 _TAKES = ("alloc", "segment_alloc", "segment_map")
 _ENDS = ("free_completed", "segment_free", "segment_unmap")
@@ -41,13 +43,8 @@ _FAMILIES = (
 )  # in the order in which a `Tally` takes them
 
 
-@dataclass(frozen=True)
-class Recording:
-    """What to keep of each action."""
-
-    max_entries: int = 100_000  # how many of the latest actions
-    # finds the calls that led to an action, of a block if it is about one
-    gather: Callable[[str, Block | None], Calls] = lambda *_: list
+def _nothing_known(*_: object) -> Calls:
+    return list
 
 
 class History:
@@ -62,21 +59,26 @@ class History:
         self.observers: tuple[Callable[[str, Block], object], ...] = ()
         self.blocks: dict[int, Calls] = {}  # where each was allocated, by address
         self.segments: dict[int, Calls] = {}
-        self._kept: Recording | None = None
-        self._entries: deque[tuple[dict[str, Any], Calls]] = deque()
+        self._most = 0  # how many of the latest actions are kept
+        self._gather: Gather = _nothing_known
+        self._entries: deque[tuple[dict[str, Any], Calls]] = deque(maxlen=0)
         self._now_us = now_us
 
-    def switch(self, recording: Recording | None, *, clear: bool = False) -> None:
-        """Record from now on, keeping the latest; or stop, and forget."""
-        self._kept = recording
-        self.recording = recording is not None or bool(self.observers)
-        if recording is None:
+    def switch(
+        self, most: int, gather: Gather = _nothing_known, *, clear: bool = False
+    ) -> None:
+        """Keep so many of the latest actions from now on; with none of them, forget.
+
+        Each with the calls that led to it, of a block if it is about one.
+        """
+        self._most, self._gather = most, gather
+        self.recording = bool(most or self.observers)
+        if clear or not most:
+            self._entries.clear()
+        self._entries = deque(self._entries, maxlen=most)
+        if not most:
             self.blocks.clear()
             self.segments.clear()
-            self._entries = deque()
-        else:
-            entries = () if clear else self._entries
-            self._entries = deque(entries, maxlen=recording.max_entries)
 
     def observe(self, observer: Callable[[str, Block], object]) -> None:
         """Tell somebody of each action on a block; be quick, never fail."""
@@ -86,7 +88,7 @@ class History:
     def ignore(self, observer: Callable[[str, Block], object]) -> None:
         """Tell them no more."""
         self.observers = tuple(each for each in self.observers if each != observer)
-        self.recording = self._kept is not None or bool(self.observers)
+        self.recording = bool(self._most or self.observers)
 
     def entries(self) -> list[dict[str, Any]]:
         """The actions as one list of torch's `device_traces`."""
@@ -106,8 +108,8 @@ class History:
 
     def add_oom(self, free_bytes: int, size: int, stream: int, pool: PoolId) -> None:
         """Note a request that could not be met."""
-        if self._kept is not None:
-            calls = self._kept.gather("oom", None)
+        if self._most:
+            calls = self._gather("oom", None)
             self._enter("oom", size, calls, stream, pool, device_free=free_bytes)
 
     def add_snapshot(self, active_bytes: int) -> None:
@@ -123,9 +125,9 @@ class History:
         size: int,
         about: Block | None,
     ) -> None:
-        if self._kept is None:
+        if not self._most:
             return
-        calls = self._kept.gather(action, about)
+        calls = self._gather(action, about)
         if action in _TAKES:
             known[address] = calls
         elif action in _ENDS:
@@ -142,10 +144,9 @@ class History:
         pool: PoolId = SHARED,
         **what: int,
     ) -> None:
-        if self._kept is not None:
-            entry = {"action": action, **what, "size": size, "stream": stream}
-            entry |= {"pool_id": pool, "time_us": self._now_us()}
-            self._entries.append((entry, calls))
+        entry = {"action": action, **what, "size": size, "stream": stream}
+        entry |= {"pool_id": pool, "time_us": self._now_us()}
+        self._entries.append((entry, calls))
 
 
 def snapshot_of(
@@ -158,19 +159,17 @@ def snapshot_of(
     return [
         _segment(device, list(blocks), history)
         for head in sorted(heads, key=lambda head: head.address)
-        for mapped, blocks in groupby(blocks_from(head), _is_mapped)
-        if mapped
+        for unmapped, blocks in groupby(
+            blocks_from(head), lambda each: each.state is UNMAPPED
+        )
+        if not unmapped
     ]
-
-
-def _is_mapped(block: Block) -> bool:
-    return block.state is not UNMAPPED
 
 
 def blocks_from(head: Block) -> Iterator[Block]:
     """The blocks of a segment in order of address."""
-    block: Block | None = head
-    while block is not None:
+    block = head
+    while block is not END:
         yield block
         block = block.next
 
@@ -188,7 +187,7 @@ def _segment(device: int, blocks: Sequence[Block], history: History) -> dict[str
         "stream": head.stream,
         "segment_type": head.pool.name,
         "segment_pool_id": head.pool.identity,
-        "is_expandable": head.expandable is not None,
+        "is_expandable": bool(head.expandable),
         "frames": history.segments.get(head.address, list)(),
         "blocks": [
             {
@@ -308,7 +307,7 @@ class Tally:
         self._number, self._bytes, self._requested_bytes, *others = counts
         self._splits, self._split_bytes, self._segments, self._reserved_bytes = others
         # number and bytes of what is active, where that is not what is allocated
-        self.active: tuple[Count, Count] | None = None
+        self.active: tuple[Count, ...] = ()
 
     def hand_out(
         self, size: int, requested: int, splits: int, split_bytes: int
@@ -318,7 +317,7 @@ class Tally:
         self._number.shift(one)
         self._bytes.shift(size)
         self._requested_bytes.shift(requested)
-        if self.active is not None:
+        if self.active:
             self.active[0].shift(one)
             self.active[1].shift(size)
         if splits:
@@ -333,7 +332,7 @@ class Tally:
 
     def let_go(self, size: int, requested: int, splits: int, split_bytes: int) -> None:
         """A block that was held is free."""
-        for count, amount in zip(self.active or (), (1, size), strict=True):
+        for count, amount in zip(self.active, (1, size), strict=True):
             count.shift(-amount)
         self._requested_bytes.shift(-requested)
         self._splits.shift(splits)
@@ -360,7 +359,7 @@ class Counters:
 
     def tell_active_apart(self) -> None:
         """Count from now on what is active beside what is allocated."""
-        if self.small.active is None:
+        if not self.small.active:
             number, nbytes = (copy.deepcopy(self.totals[each]) for each in _ALIKE)
             self.totals |= dict(zip(_ALIKE, (number, nbytes), strict=True))
             self.small.active = number.small, nbytes.small
@@ -377,10 +376,11 @@ class Counters:
             total.reset_accumulated()
         self._zero_events()
 
-    def memory_stats(self, max_split_size_bytes: int | None) -> dict[str, int]:
+    def memory_stats(self, max_split_size_bytes: int) -> dict[str, int]:
         """All figures under torch's flat keys, in alphabetical order."""
         figures = {
-            "max_split_size": max_split_size_bytes or -1,
+            # no limit becomes -1, as in torch
+            "max_split_size": ctypes.c_int64(max_split_size_bytes).value,
             "num_alloc_retries": self.retries,
             "num_device_alloc": self.device_allocations,
             "num_device_free": self.device_frees,

@@ -104,8 +104,7 @@ class RacesReport(Report):
     @property
     def headline(self) -> str:
         """The answer in one sentence."""
-        count = len(self.races)
-        return f"{count_text(count, 'data race')} so far." if count else "No data race."
+        return f"{count_text(len(self.races), 'data race')} so far.".capitalize()
 
     def drawing(self) -> Any:
         """Each pair of places once, however often they met."""

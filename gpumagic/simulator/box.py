@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import TYPE_CHECKING, Any, Self
 
 from gpumagic.devices.simulated import SIMULATED
@@ -11,6 +12,7 @@ from gpumagic.report.units import bytes_text, parse_bytes
 from gpumagic.simulator import observing
 from gpumagic.simulator.allocator_settings import AllocatorSettings
 from gpumagic.simulator.answer_box import GpuState, RacesReport, SimulationReport
+from gpumagic.simulator.collective_times import Roll
 from gpumagic.simulator.driver import SimulatedDriver
 from gpumagic.simulator.hazards import Tracker
 from gpumagic.simulator.machine import Machine
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.allocator_snapshot import Mark
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.collective_times import CollectiveCall, Roll
+    from gpumagic.simulator.collective_times import CollectiveCall
+    from gpumagic.simulator.hazards import Race
     from gpumagic.simulator.machine import SimulatedGpu
     from gpumagic.simulator.scheduler import Work
 
@@ -45,11 +48,11 @@ class Box:
         if hazards not in HAZARDS:
             raise GpuMagicError(
                 f"{hazards!r} is not a way to treat hazards",
-                did_you_mean(hazards, HAZARDS) or f"say {', '.join(HAZARDS)}",
+                did_you_mean(str(hazards), HAZARDS) or f"say {', '.join(HAZARDS)}",
             )
         model, count = parse_request(request)
         if memory is not None:
-            asked = parse_bytes(memory) if isinstance(memory, str) else memory
+            asked = parse_bytes(str(memory))
             if asked < _SMALLEST_BYTES:
                 raise GpuMagicError(
                     f"a GPU with {bytes_text(asked)} has no room for its own context",
@@ -66,6 +69,9 @@ class Box:
         # the machine as a driver tells of it
         self.driver = SimulatedDriver(self.machine.all_gpus)
         self._machine = f"{count}x{model.key}" if count > 1 else model.key
+        self.device_type: str = SIMULATED  # the word in front of the colon
+        self.roll = Roll()  # of collectives; to be looked at from any thread
+        self.found_races: list[Race] = []  # in their order
         self._simulation: Simulation | None = None
         self._switch: Any = None
         self._recorded: list[Work] = []
@@ -81,27 +87,27 @@ class Box:
         from gpumagic.simulator.backend import switch_on
 
         self._simulation, self._switch = switch_on(self, as_cuda=as_cuda)
-        self.as_cuda = as_cuda
+        self.as_cuda, self.device_type = as_cuda, self._simulation.shown_type
 
     def off(self) -> None:
         """Take the simulated device out of torch; its tensors are of no more use.
 
         A machine whose place another one has taken is off already.
         """
-        if self._switch is not None:
+        if self._switch:
             self._switch.off()
             self._switch = None
 
     def lose_by_fork(self) -> None:
         """In a forked child: what was started in the parent cannot be used."""
-        if self._switch is not None and self.machine.started:
+        if self._switch and self.machine.started:
             self.machine.gpus.clear()
             self._switch.forbid()
 
     @property
     def is_on(self) -> bool:
         """Whether torch's device `sim` is this machine."""
-        return self._switch is not None
+        return bool(self._switch)
 
     def __enter__(self) -> Self:
         return self
@@ -138,7 +144,7 @@ class Box:
     @property
     def first_use(self) -> PlaceMark | None:
         """Where the user's code has started the simulated CUDA; None if it has not."""
-        return self._simulation.first_use if self._simulation else None
+        return self.machine.first_use
 
     def pass_time(self, seconds: float) -> None:
         """Let the host be busy elsewhere, as with loading data.
@@ -146,9 +152,9 @@ class Box:
         The machine's clock knows nothing of Python's own time, so that each run
         gives the same figures; what Python would take has to be said.
         """
-        if seconds < 0:
+        if not _is_number(seconds) or seconds < 0:
             raise GpuMagicError(
-                f"time cannot pass by {seconds} s", "say how long, in seconds"
+                f"time cannot pass by {seconds!r} s", "say how long, in seconds"
             )
         self.machine.scheduler.elapse(round(seconds * 1e9))
 
@@ -163,14 +169,14 @@ class Box:
         Returns:
             `close()` ends it, as does the end of a `with` block.
         """
-        if by <= 0:
+        if not _is_number(by) or by <= 0:
             raise GpuMagicError(
-                f"kernels cannot take {by} times as long", "say for example by=1.35"
+                f"kernels cannot take {by!r} times as long", "say for example by=1.35"
             )
         gpus = self.machine.all_gpus
-        if not 0 <= gpu < len(gpus):
+        if gpu not in range(len(gpus)):
             raise GpuMagicError(
-                f"there is no GPU {gpu} to slow down",
+                f"there is no GPU {gpu!r} to slow down",
                 f"say gpu= from 0 to {len(gpus) - 1}",
             )
         ending = contextlib.ExitStack()
@@ -185,22 +191,14 @@ class Box:
         Each has its group and number, the name of its kernel, bytes and ranks, when the
         host called it, and when it started and ended on the machine's clock.
         """
-        return tuple(self._simulation.roll.calls) if self._simulation else ()
-
-    @property
-    def roll(self) -> Roll | None:
-        """Which collectives this process has called, and which its host waits in.
-
-        To be looked at from any thread: it is never waited for.
-        """
-        return self._simulation.roll if self._simulation else None
+        return tuple(self.roll.calls)
 
     @property
     def races(self) -> RacesReport:
         """The data races found so far, with the lines of both accesses."""
-        found = self._simulation
-        races = tuple(map(found.in_words, found.races)) if found else ()
-        return RacesReport(self.label, races)
+        simulation: Any = self._simulation
+        words = (simulation.in_words(each) for each in self.found_races)
+        return RacesReport(self.label, tuple(words))
 
     def record(self) -> list[Work]:
         """Keep what the engines do from now on, in the list that is returned."""
@@ -227,7 +225,7 @@ class Box:
         self._give_back()
         return {
             gpu.index: gpu.allocator.peak_since(
-                marks[gpu] if marks else gpu.allocator.beginning
+                (marks or {}).get(gpu, gpu.allocator.beginning)
             )
             for gpu in self.machine.gpus
         }
@@ -251,15 +249,15 @@ class Box:
         return SimulationReport(
             label=self.label,
             on=self.is_on,
-            device_type=self._simulation.shown_type if self._simulation else SIMULATED,
+            device_type=self.device_type,
             visible=len(self.driver.visible()),
             time_s=self.time_s,
             gpus=gpus,
-            races=len(self._simulation.races) if self._simulation else 0,
+            races=len(self.found_races),
         )
 
     def _give_back(self) -> None:
-        if self._simulation is not None:
+        if self._simulation:
             self._simulation.give_back()
 
     def __str__(self) -> str:
@@ -272,3 +270,7 @@ class Box:
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
         return self.report()._repr_mimebundle_(**options)
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, (int, float)) and math.isfinite(given)

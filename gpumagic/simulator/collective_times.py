@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -51,14 +52,6 @@ class Fabric(NamedTuple):
     switch_ns: float = 0.0  # what it takes before the first of them
 
 
-class Told(NamedTuple):
-    """What a collective takes, and which way it goes."""
-
-    ns: int
-    algorithm: str
-    protocol: str
-
-
 # With a switch between all GPUs of a node; those of Hopper add up.
 _NVSWITCH_3: Final = Fabric(370e9, 917, 0.63, 5_500, 275e9, 70_600)
 _NVSWITCH_2: Final = Fabric(228e9, 917, 0.111, 3_810)
@@ -74,6 +67,7 @@ _SWITCHED: Final = {
 _PCIE_HOP_NS, _PCIE_LONG_HOP_NS, _PCIE_SHORT_SHARE = 2_500, 12_000, 0.35
 _THROUGH_HOST = 0.5  # written and read again: no GPU can address another
 _SHORT, _LONG = "LL", "SIMPLE"
+_MOST_CALLS = 100_000  # that are remembered
 _WHOLE = (Collective.BROADCAST, Collective.REDUCE)
 
 
@@ -87,25 +81,35 @@ def fabric_of(model: GpuModel) -> Fabric:
     return Fabric(bytes_per_s, _PCIE_HOP_NS, _PCIE_SHORT_SHARE, _PCIE_LONG_HOP_NS)
 
 
-def collective_time(what: Collective, nbytes: int, model: GpuModel, ranks: int) -> Told:
-    """How long a collective takes from the arrival of its last GPU on."""
+def collective_time(
+    what: Collective, nbytes: int, model: GpuModel, ranks: int
+) -> tuple[int, str]:
+    """How long a collective takes from the arrival of its last GPU on, and its way."""
     if ranks < 2:
         moved_s = 2 * nbytes / model.copied_bytes_per_s
-        return Told(round(FLOOR_NS + moved_s * 1e9), "RING", _SHORT)
+        return round(FLOOR_NS + moved_s * 1e9), f"RING_{_SHORT}"
     fabric = fabric_of(model)
-    share = 1.0 if what in _WHOLE else (ranks - 1) / ranks
-    hops = 1 if what is Collective.ALL_TO_ALL else ranks - 1
-    trips = 2 if what is Collective.ALL_REDUCE else 1
+    share, hops, trips = (ranks - 1) / ranks, ranks - 1, 1
+    if what in _WHOLE:
+        share = 1.0
+    elif what is Collective.ALL_TO_ALL:
+        hops = 1
+    elif what is Collective.ALL_REDUCE:
+        trips = 2
     short = fabric.hop_ns, fabric.bytes_per_s * fabric.short_share, _SHORT
     long = fabric.long_hop_ns, fabric.bytes_per_s, _LONG
     ways = [
-        (trips * (hops * hop_ns + share * nbytes / bytes_per_s * 1e9), "RING", protocol)
+        (
+            trips * (hops * hop_ns + share * nbytes / bytes_per_s * 1e9),
+            f"RING_{protocol}",
+        )
         for hop_ns, bytes_per_s, protocol in (short, long)
     ]
     if what is Collective.ALL_REDUCE and fabric.switch_bytes_per_s:
         through_s = nbytes / fabric.switch_bytes_per_s
-        ways.append((fabric.switch_ns + through_s * 1e9, "NVLS", _LONG))
-    return min(Told(max(1, round(FLOOR_NS + ns)), *way) for ns, *way in ways)
+        ways.append((fabric.switch_ns + through_s * 1e9, f"NVLS_{_LONG}"))
+    ns, way = min(ways)
+    return round(FLOOR_NS + ns), way
 
 
 # ------------------------------------------------------------------ what was called
@@ -144,7 +148,7 @@ class Roll:
     """
 
     def __init__(self) -> None:
-        self.calls: list[CollectiveCall] = []
+        self.calls: deque[CollectiveCall] = deque(maxlen=_MOST_CALLS)
         self.last: dict[str, GroupCall] = {}  # by group
         # what the host waits in, or waited in until an error or Ctrl-C ended that, if
         # nothing was called since

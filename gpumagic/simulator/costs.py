@@ -22,11 +22,9 @@ two training jobs on A100 (tests/simulator/recorded.json has the figures).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf, prod
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from gpumagic.report.record import Record
 from gpumagic.simulator.scheduler import FULL_SHARE, Engine
 
 if TYPE_CHECKING:
@@ -56,8 +54,7 @@ _CONTEXT_BYTES_PER_MULTIPROCESSOR: Final = 3 * _MIB  # two cards; others have x1
 _SMALLEST_CONTEXT_BYTES: Final = 100 * _MIB
 
 
-@dataclass(frozen=True)
-class HostCosts(Record):
+class HostCosts:
     """What calls cost the host, the factor it is uncertain by, and its source."""
 
     raw_launch_ns: int = 3_000  # x1.7: 1.6 to 6.6 us in six reports
@@ -188,7 +185,7 @@ class CostModel:
     )
 
     def __init__(self, model: GpuModel) -> None:
-        self.host = HostCosts()
+        self.host = HostCosts
         context = model.multiprocessors * _CONTEXT_BYTES_PER_MULTIPROCESSOR
         hopper = model.compute_capability >= (9, 0)
         self.context_bytes = max(_SMALLEST_CONTEXT_BYTES, context)
@@ -208,8 +205,9 @@ class CostModel:
         links = model.links
         h2d = _NS_PER_S / links.pinned_h2d_bytes_per_s
         d2h = _NS_PER_S / links.pinned_d2h_bytes_per_s
-        straight = links.peer_bytes_per_s
-        peer = h2d + d2h if straight is None else _NS_PER_S / straight
+        peer = h2d + d2h
+        if links.peer_bytes_per_s:
+            peer = _NS_PER_S / links.peer_bytes_per_s
         self._ns_per_byte = {  # by engine, and whether the host's memory is pinned
             (Engine.H2D, True): h2d,
             (Engine.D2H, True): d2h,
@@ -296,7 +294,7 @@ class CostModel:
             near = max(0.0, kept * (gone - moved) / (gone - kept))
         far_ns = (moved - near) * _NS_PER_S / self._copied_bytes_per_s
         plain_ns = near * _NS_PER_S / self._cache_bytes_per_s + far_ns
-        if rule.memory_efficiency is None:
+        if not rule.memory_efficiency:
             return plain_ns
         return plain_ns * self._model.memory_efficiency / rule.memory_efficiency
 
@@ -309,7 +307,7 @@ class CostModel:
         model = self._model
         reached = model.matmul_flops_per_s(dtype)
         own = rule.half_efficiency
-        if own is not None and dtype in _HALF_TYPES and model.has_units_for(dtype):
+        if own and dtype in _HALF_TYPES and model.has_units_for(dtype):
             reached = model.peak_flops[dtype] * own
         return reached * rule.compute_factor
 

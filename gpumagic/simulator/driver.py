@@ -60,13 +60,14 @@ class SimulatedDriver:
             identity(gpu.model, index) for index, gpu in enumerate(self._gpus)
         )
         self._environment = environment
-        self._failed = False
-        self._fixed: tuple[int, ...] | None = None
-        self._fixed_in_pid: int | None = None
+        self._unfixed = Initialisation.UNTOUCHED  # as long as nothing is fixed
+        self._fixed: tuple[int, ...] = ()
+        self._fixed_in_pid = 0
         self._lock = threading.Lock()
         inherited = environment.get(_VARIABLE)
-        hiding = inherited is not None and inherited.strip() in _HIDES_REAL_GPUS
-        self._overlooked = inherited if hiding else None
+        self._overlooked: str | None = None
+        if environment.get(_VARIABLE, "0").strip() in _HIDES_REAL_GPUS:
+            self._overlooked = inherited
         seen = self._seen_now()
         if self._gpus and not seen.physical:
             raise GpuMagicError(
@@ -85,13 +86,10 @@ class SimulatedDriver:
     def cuda_state(self) -> CudaState:
         """How far the simulated CUDA has come in this process."""
         state = self.state()
-        started = state is Initialisation.INITIALISED
-        return CudaState(
-            state,
-            code=_SUCCESS if started else _NOT_INITIALIZED,
-            device_count=len(self.visible()) if started else None,
-            library="simulated",
-        )
+        if not self.cuda_started():
+            return CudaState(state, code=_NOT_INITIALIZED, library="simulated")
+        count = len(self.visible())
+        return CudaState(state, code=_SUCCESS, device_count=count, library="simulated")
 
     def cuda_started(self) -> bool:
         """Whether the simulated CUDA has been initialised in this process."""
@@ -129,15 +127,15 @@ class SimulatedDriver:
 
     def visible(self) -> tuple[int, ...]:
         """The numbers of the GPUs seen, cuda:0 first; asking fixes nothing."""
-        return self._seen_now().physical if self._fixed is None else self._fixed
+        return self._fixed or self._seen_now().physical
 
     def initialise(self) -> tuple[int, ...]:
         """Fix what is visible, as the first use of a GPU does."""
         with self._lock:  # two threads may come to their first use together
-            if self._fixed is None:
+            if not self._fixed:
                 seen = self._seen_now().physical
                 if not seen:
-                    self._failed = True
+                    self._unfixed = Initialisation.FAILED
                     return ()
                 self._fixed, self._fixed_in_pid = seen, os.getpid()
         if self._fixed_in_pid != os.getpid():
@@ -149,12 +147,12 @@ class SimulatedDriver:
 
     def overlooks(self, mask: str | None) -> bool:
         """Whether a value of the variable shows every GPU."""
-        return mask is None or mask == self._overlooked
+        return mask in {None, self._overlooked}
 
     def state(self) -> Initialisation:
         """How far the simulated CUDA has come in this process."""
-        if self._fixed is None:
-            return Initialisation.FAILED if self._failed else Initialisation.UNTOUCHED
+        if not self._fixed:
+            return self._unfixed
         if self._fixed_in_pid != os.getpid():
             return Initialisation.FORKED_CHILD
         return Initialisation.INITIALISED

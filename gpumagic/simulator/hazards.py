@@ -83,6 +83,9 @@ _KINDS = {  # by whether the earlier and the later access write
 }
 
 
+_VERBS = {True: "writes", False: "reads"}
+
+
 class Accesses:
     """The accesses of one storage that a later one may still conflict with."""
 
@@ -298,7 +301,7 @@ class Tracker:
 def _moved(span: Span, first: int, end: int, by: int) -> Span:
     """The part of an access between two bytes, counted from another start."""
     stream, low, high, layout = span
-    if layout is not None:
+    if layout:
         layout = (layout[0] + by, *layout[1:])
     return stream, max(low, first) + by, min(high, end) + by, layout
 
@@ -323,8 +326,7 @@ def problem_and_hint(
     size, other = bytes_text(race.high - race.low), stream_name(race.earlier_stream)
     on_host = race.later_stream == HOST
     where = "the host" if on_host else stream_name(race.later_stream)
-    verb = "writes" if race.later_writes else "reads"
-    before = "writes" if race.earlier_writes else "reads"
+    verb, before = _VERBS[race.later_writes], _VERBS[race.earlier_writes]
     said = (
         f"{later} {verb} {size} on {where} that {earlier} {before} on {other}, and "
         "nothing makes it wait"
@@ -332,9 +334,8 @@ def problem_and_hint(
     filler = later
     if race.kind is Kind.MEMORY_REUSED:
         said = (
-            f"{later} {'writes to' if race.later_writes else verb} {size} on {where} "
-            f"that were given back while another stream still used them: {earlier} "
-            f"{before} them on {other}"
+            f"{later} {verb} {size} on {where} that were given back while another "
+            f"stream still used them: {earlier} {before} them on {other}"
         )
         if on_host:
             return said, f"{other}.synchronize() before the tensor is deleted"
@@ -346,8 +347,7 @@ def problem_and_hint(
         filler = "anything"
         said = (
             f"{later} finds that the host changed some of the {size} of pinned memory "
-            f"of {earlier} before they were "
-            f"{'written' if race.earlier_writes else 'read'} on {other}"
+            f"of {earlier} before {other} {before} them"
         )
     if not on_host:
         return said, f"{where}.wait_stream({other}) before {later}"
@@ -372,7 +372,7 @@ def overlap(one: Bytes, other: Bytes) -> bool:
     """
     if max(one[0], other[0]) >= min(one[1], other[1]):
         return False
-    if one[2] is None and other[2] is None:
+    if not (one[2] or other[2]):
         return True
     steps = enumerate(_search(_comb(one), _comb(other)))
     return any(met or step >= _STEPS for step, met in steps)
@@ -403,7 +403,7 @@ class _Comb(NamedTuple):
 def _comb(view: Bytes) -> _Comb:
     """The bytes of a view, neighbours joined."""
     low, high, layout = view
-    if layout is None:
+    if not layout:
         return _Comb(low, high - low, ())
     start, sizes, strides, run = layout
     teeth = []

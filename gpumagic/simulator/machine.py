@@ -17,6 +17,7 @@ from gpumagic.simulator.scheduler import FULL_SHARE, Engine, Scheduler, WorkName
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpumagic.report.places import PlaceMark
     from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.allocator_settings import AllocatorSettings
     from gpumagic.simulator.costs import Amount
@@ -62,6 +63,7 @@ class Machine:
         )
         # In the order of this process; empty until the first use fixes it.
         self.gpus: list[SimulatedGpu] = []
+        self.first_use: PlaceMark | None = None  # the line that fixed it
 
     def initialise(self, visible: Sequence[int]) -> None:
         """The first use: from here on this process sees these GPUs, in this order."""
@@ -100,9 +102,7 @@ class Machine:
         if what and scheduler.wait_observers:  # asked here, since loops come by often
             scheduler.host_waited(what, began_ns)
 
-    def synchronize_event(
-        self, gpu: SimulatedGpu, record: Work | None, mark: Mark
-    ) -> None:
+    def synchronize_event(self, gpu: SimulatedGpu, record: Work, mark: Mark) -> None:
         """The host waits until an event has been passed."""
         began_ns = self.scheduler.now_ns
         self.scheduler.elapse(gpu.costs.host.synchronize_stream_ns)
@@ -159,7 +159,7 @@ class SimulatedGpu:
         self._seen: set[str] = set()
         self._known: dict[_Sizes, tuple[int, int, WorkName]] = {}
         self.libraries: set[str] = set()  # of kernels, those that have been opened
-        self.workspaces: dict[int, Block | None] = {}  # by the number of the stream
+        self.workspaces: dict[int, Block] = {}  # by the number of the stream
         self._handed_out: dict[int, int] = {}
         self.unmodelled: set[str] = set()  # operations whose cost is a guess
         self.streams: dict[int, SimulatedStream] = {}
@@ -195,10 +195,7 @@ class SimulatedGpu:
         )
         # What it took before it takes again; a loop has few sizes.
         sizes = name, rule, dtype, work, nbytes
-        known = self._known.get(sizes)
-        if known is None:
-            known = self._cost(sizes)
-        duration_ns, share, named = known
+        duration_ns, share, named = self._known.get(sizes) or self._cost(sizes)
         self._machine.scheduler.launch(
             stream.queue, _COMPUTE, duration_ns, share, rule.host_ns + extra_ns, named
         )
@@ -225,7 +222,7 @@ class SimulatedGpu:
             self._known.clear()
         name, rule, dtype, work, nbytes = sizes
         told = self.costs.kernel(rule, dtype, work, nbytes)
-        duration_ns = told.ns if self.slower == 1 else round(told.ns * self.slower)
+        duration_ns = round(told.ns * self.slower)
         known = duration_ns, told.share, WorkName(name, bound=told.bound)
         self._known[sizes] = known
         return known
@@ -306,8 +303,8 @@ class SimulatedGpu:
         first = self.costs.host
         if library not in self.libraries:
             self.libraries.add(library)
-            cost_ns = first.cublas_ns if library == "cublas" else first.cudnn_ns
-            self._machine.scheduler.elapse(cost_ns)
+            cost_ns = {"cublas": first.cublas_ns, "cudnn": first.cudnn_ns}
+            self._machine.scheduler.elapse(cost_ns[library])
         if library == "cublas" and stream.number not in self.workspaces:
             self.workspaces[stream.number] = self.allocator.allocate(
                 self.costs.cublas_workspace_bytes, stream.number
@@ -317,8 +314,7 @@ class SimulatedGpu:
         """Give back what the libraries have taken for themselves."""
         while self.workspaces:
             _, block = self.workspaces.popitem()
-            if block is not None:
-                self.allocator.free(block)
+            self.allocator.free(block)
 
 
 class SimulatedStream:

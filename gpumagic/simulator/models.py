@@ -37,7 +37,7 @@ class Links(Record):
     pinned_d2h_bytes_per_s: float
     pageable_h2d_bytes_per_s: float
     pageable_d2h_bytes_per_s: float
-    peer_bytes_per_s: float | None = None  # None: only by way of the host
+    peer_bytes_per_s: float = 0.0  # 0: only by way of the host
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,7 @@ class GpuModel(Record):
 
 def find_model(name: str) -> GpuModel:
     """The model of this name, in any spelling of case, spaces and hyphens."""
-    found = _known(name)
-    if found is not None:
+    if found := _known(name):
         return found
     listed = ", ".join(model.key for model in CATALOGUE)
     typable = [name for model in CATALOGUE for name in (model.key, *model.aliases)]
@@ -134,7 +133,7 @@ def _split(text: str) -> tuple[str, int]:
     if first := _COUNT_FIRST.fullmatch(text):
         readings.append((first[2], int(first[1])))
     for name, count in readings:
-        if _known(name) is not None:
+        if _known(name):
             return name, count
     # Nothing is known: "2xh10O" has a count, and "rtx4091" has none.
     return next(reading for reading in readings[::-1] if reading[1] <= MOST_GPUS)
@@ -156,10 +155,9 @@ _GB: Final = 1e9
 _TYPES: Final = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 
 
-def _links(h2d: float, d2h: float, peer: float | None) -> Links:
+def _links(h2d: float, d2h: float, peer: float) -> Links:
     """A link in GB/s; what is pageable goes at the pace of the host."""
-    between = peer * _GB if peer is not None else None
-    return Links(h2d * _GB, d2h * _GB, 7 * _GB, 6 * _GB, between)
+    return Links(h2d * _GB, d2h * _GB, 7 * _GB, 6 * _GB, peer * _GB)
 
 
 def _by_type(figures: str, unit: float = 1.0) -> Mapping[str, float]:
@@ -233,7 +231,7 @@ CATALOGUE: Final = (
         "rtx4090 4090 rtx-4090", "RTX 4090", "NVIDIA GeForce RTX 4090",
         ((8, 9), 128, 24_197 * _MIB, 72_000_000), (1008, 0.90),
         "1.3 82.6 82.6 165.2 165.2 330 660.6", "0.90 0.64 1.0 1.0 1.0 1.0 1.0",
-        _links(25, 25, None),
+        _links(25, 25, 0),
     ),
     # pcpartcomparison, evo2, fpsbench; device-benchmarks 235, FluidX3D 228 GB/s; torch
     # matmuls (zzc0721), +-25 %: power limits it, and the first second runs 1.25 x.

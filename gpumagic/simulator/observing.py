@@ -53,6 +53,10 @@ _MOST_EVENTS = 1_000_000
 _NO_TASK = -1  # outside of any backward pass
 _MOST_KEPT = 5000
 _OF_ALL_PARTS = frozenset({"AllGather", "Gather"})  # bytes of which are of all parts
+_KINDS: dict[Engine | None, SpanKind] = {
+    Engine.COMPUTE: SpanKind.KERNEL,
+    Engine.LINK: SpanKind.KERNEL,
+}
 _HOST: _Lane = (None, None, 0)
 _HOST_PROCESS = MOST_GPUS  # a number of a process that no device has
 
@@ -80,7 +84,8 @@ def watch_syncs(box: Box) -> Iterator[list[SyncCall]]:
 
     def note(what: str, began_ns: int, ended_ns: int) -> None:
         if what != QUEUE_FULL:
-            what = "printing a tensor" if runs_through(_PRINTING) else what
+            if runs_through(_PRINTING):
+                what = "printing a tensor"
             waits.append((what, places.here(), places.caller(), began_ns, ended_ns))
 
     seen: list[SyncCall] = []
@@ -135,7 +140,7 @@ def watch_copies(box: Box, note: Callable[..., object]) -> Iterator[None]:
         self: Any, gpu: Any, target: Any, source: Any, *, non_blocking: bool
     ) -> None:
         began_ns = box.machine.scheduler.now_ns
-        pinned = pinned_buffer(source) is not None
+        pinned = bool(pinned_buffer(source))
         arrive(self, gpu, target, source, non_blocking=non_blocking)
         nbytes = source.numel() * source.element_size()
         if nbytes:
@@ -152,7 +157,7 @@ def watch_copies(box: Box, note: Callable[..., object]) -> Iterator[None]:
 
 def _simulation_of(box: Box) -> Simulation:
     simulation = box._simulation  # noqa: SLF001 -- the other half of one machine
-    if simulation is None or not box.is_on:
+    if not (simulation and box.is_on):
         raise DeviceError(
             f"the {box.label} was switched off",
             'gpumagic.simulate("h100") switches one on',
@@ -235,8 +240,7 @@ class StorageDeaths:
         """Follow all tensors that there are, and those to come."""
         self._simulation.births.append(self._born)
         for life in tuple(self._simulation.tensors.lives.values()):
-            storage = life()
-            if life.block is not None and storage is not None:
+            if life.block and (storage := life()) is not None:
                 self._follow(storage, life.block)
 
     def end(self) -> None:
@@ -319,9 +323,11 @@ class SimulatedTracing:
 
     def trace(self) -> Trace:
         """What was seen between begin and end."""
-        if self._most is not None:
+        if self._most:
             self._pool(self._most)
-        spans = [*(self._spans() if self._most is None else self._pooled_spans())]
+            spans = [*self._pooled_spans()]
+        else:
+            spans = [*self._spans()]
         spans.sort(key=lambda span: (span.start_s, -span.end_s))
         return Trace(tuple(spans), self._seconds(self._ended_ns), is_cut=self._is_cut)
 
@@ -355,7 +361,7 @@ class SimulatedTracing:
             self._calls.append((name, kind, began_ns, ended_ns))
         # A cell may run for hours.
         much = len(self.work) + len(self._calls) > _MOST_KEPT
-        if self._most is not None and much:
+        if self._most and much:
             self._pool(self._most)
 
     def _seen(self) -> Iterator[tuple[_Lane, str, SpanKind, int, int, Work | None]]:
@@ -366,9 +372,8 @@ class SimulatedTracing:
         }
         for work in self.work:
             late = self._is_cut and work.submitted_ns > self._ended_ns
-            if work.start_ns is not None and work.end_ns is not None and not late:
-                kernel = work.engine in (Engine.COMPUTE, Engine.LINK)
-                kind = SpanKind.KERNEL if kernel else SpanKind.COPY
+            if not late:
+                kind = _KINDS.get(work.engine, SpanKind.COPY)
                 times = work.start_ns, work.end_ns
                 yield lanes[work.stream], work.name, kind, *times, work
         for call in self._calls:
@@ -381,7 +386,7 @@ class SimulatedTracing:
             if window[0] >= window[1]:
                 continue
             known: dict[str, Any] = {}
-            if work is not None:
+            if work:
                 told = ("nbytes", "bound", "place")
                 known = {each: getattr(name, each, None) for each in told}
                 known["launched_s"] = max(self._seconds(work.submitted_ns), 0.0)
@@ -416,11 +421,11 @@ def as_chrome_trace(trace: Trace, label: str) -> dict[str, Any]:
     names = {}
     for span in trace.spans:
         process, thread = _process_and_thread(span)
-        on_host = process == _HOST_PROCESS
-        device = f"host of the {label}" if on_host else f"{label}, GPU {process}"
+        device, lane = f"{label}, GPU {process}", "stream"
+        if process == _HOST_PROCESS:
+            device, lane = f"host of the {label}", "thread"
         names["process_name", process, 0] = device
-        lane = f"{'thread' if on_host else 'stream'} {thread} ({label})"
-        names["thread_name", process, thread] = lane
+        names["thread_name", process, thread] = f"{lane} {thread} ({label})"
     about = [
         {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
         for (kind, process, thread), name in names.items()

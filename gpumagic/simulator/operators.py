@@ -131,8 +131,9 @@ def rule_for(op_name: str) -> Rule:
 
 def convolution_rule(rule: Rule, channels: int, filters: int) -> Rule:
     """The rule for a convolution; few channels leave most of the tiles empty."""
-    few = channels < _FEW_CHANNELS or filters < _FEW_FILTERS
-    return rule.harder if rule.harder is not None and few else rule
+    if channels < _FEW_CHANNELS or filters < _FEW_FILTERS:
+        return rule.harder or rule
+    return rule
 
 
 def softmax_rule(rule: Rule, row: int, item_bytes: int) -> Rule:
@@ -141,10 +142,10 @@ def softmax_rule(rule: Rule, row: int, item_bytes: int) -> Rule:
     The longest rows are read three times. `log_softmax` gives up keeping a row
     earlier, as timings of the cross entropy show.
     """
-    if rule.harder is None or row <= _SHORT_ROW:
-        return rule
     kept = rule.kind is Kind.SOFTMAX and row * item_bytes <= _SHARED_MEMORY_BYTES
-    return rule if kept else rule.harder
+    if kept or row <= _SHORT_ROW:
+        return rule
+    return rule.harder or rule
 
 
 def strided_rule(rule: Rule) -> Rule:
@@ -152,10 +153,9 @@ def strided_rule(rule: Rule) -> Rule:
     return rule.harder or rule
 
 
-def dtype_word(dtype: str, *, tf32: bool) -> str:
+def dtype_word(dtype: str) -> str:
     """The word by which a device's rates go, for a torch type."""
-    word = _WORDS.get(dtype.removeprefix("torch."), "fp32")
-    return "tf32" if tf32 and word == "fp32" else word
+    return _WORDS.get(dtype.removeprefix("torch."), "fp32")
 
 
 # Products fill a pipeline before they begin and wait for it at their end (recorded on
@@ -369,8 +369,8 @@ def _read() -> tuple[dict[str, Rule], list[tuple[str, Rule]]]:
     for line in NAMES.splitlines():
         if line.startswith("#"):
             continue
-        key, colon, words = line.rpartition(": ")
-        rule = _RULES[key] if colon else rule
+        key, _, words = line.rpartition(": ")
+        rule = _RULES.get(key, rule)
         for word in words.split():
             if "*" in word:
                 patterns.append((word, rule))

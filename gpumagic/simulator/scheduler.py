@@ -39,7 +39,7 @@ import enum
 from collections import deque
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 QUEUE_FULL = "queue full"  # a wait that nobody has called for
 FULL_SHARE = 1 << 20  # a whole compute engine; integers add up without rounding
-_FOR_EVER = 1 << 62
+UNDECIDED = 1 << 62  # a moment that lies beyond every other
 
 
 class Engine(enum.IntEnum):
@@ -104,8 +104,8 @@ class Latencies:
 class Work:
     """One entry of a stream: a kernel, a copy, or the record of an event.
 
-    `start_ns` and `end_ns` are None until they are decided; then they never change,
-    though they may lie ahead of the host's clock.
+    Once `start_ns` and `end_ns` are decided they never change, though they may lie
+    ahead of the host's clock.
     """
 
     __slots__ = (
@@ -120,12 +120,9 @@ class Work:
         "submitted_ns",
     )
 
-    start_ns: int | None
-    end_ns: int | None
-
     def __init__(  # noqa: PLR0913, PLR0917 - by position, because it is built so often
         self,
-        stream: Stream,
+        stream: Any,
         engine: Engine | None,
         duration_ns: int,
         share: int,
@@ -133,15 +130,20 @@ class Work:
         number: int,
         name: str,
     ) -> None:
-        self.stream = stream
+        self.stream: Stream = stream
         self.engine = engine  # None: it occupies no engine
         self.duration_ns = duration_ns
         self.share = share
         self.submitted_ns = submitted_ns
         self.number = number  # counts all entries in the order of submission
         self.name = name
-        self.start_ns = None
-        self.end_ns = None
+        self.start_ns = self.end_ns = UNDECIDED
+
+
+# What lies behind everything: the last entry of a stream that has had none, and the
+# record of an event that was never made.
+BEGINNING: Final = Work(None, None, 0, 0, 0, 0, "")
+BEGINNING.start_ns = BEGINNING.end_ns = 0
 
 
 class Wait(Work):
@@ -153,7 +155,7 @@ class Wait(Work):
         self, stream: Stream, target: Work, submitted_ns: int, number: int
     ) -> None:
         super().__init__(stream, None, 0, 0, submitted_ns, number, "")
-        self.target: Work | None = target  # None once decided: chains would pile up
+        self.target = target  # the beginning once decided: chains would pile up
 
 
 class Load:
@@ -172,14 +174,14 @@ class Load:
 class Stream:
     """Work of one device that is done in the order in which it was submitted.
 
-    `last` is the entry submitted last, or None; a lower priority is more urgent.
+    `last` is the entry submitted last; a lower priority is more urgent.
     The rest is the scheduler's own.
     """
 
     def __init__(self, device: int, priority: int, loads: tuple[Load, ...]) -> None:
         self.device = device
         self.priority = priority
-        self.last: Work | None = None
+        self.last = BEGINNING
         self.loads = loads  # by Engine
         self.undecided: deque[Work] = deque()
         self.ends: deque[int] = deque()  # of what was decided before it ended
@@ -205,12 +207,10 @@ class Engines:
 
     def loads_of(self, device: int) -> tuple[Load, ...]:
         """The engines of a device, one for each `Engine`."""
-        loads = self._loads.get(device)
-        if loads is None:
+        if device not in self._loads:
             first = len(self._loads) * len(Engine)
-            loads = tuple(Load(first + engine) for engine in Engine)
-            self._loads[device] = loads
-        return loads
+            self._loads[device] = tuple(Load(first + engine) for engine in Engine)
+        return self._loads[device]
 
     def wake(self, stream: Stream, now_ns: int) -> None:
         """Take note that a stream with nothing undecided is given an entry now.
@@ -224,15 +224,23 @@ class Engines:
             self.settle(now_ns)
         self.live[stream] = None
 
-    def settle(self, now_ns: int, target: Work | None = None) -> None:
-        """Decide all starts up to now; with a target, all until it is decided."""
+    def settle(self, now_ns: int) -> None:
+        """Decide all starts up to now."""
+        self._announce_all(now_ns)
+        agenda = self._agenda
+        while agenda and agenda[0][0] <= now_ns:
+            self._happen(agenda[0][0], now_ns)
+
+    def decide(self, target: Work, now_ns: int) -> None:
+        """Decide the future until that of an entry is decided."""
+        self._announce_all(now_ns)
+        while target.end_ns == UNDECIDED and self._agenda:
+            self._happen(self._agenda[0][0], now_ns)
+
+    def _announce_all(self, now_ns: int) -> None:
         for stream in tuple(self.live):
             if not stream.announced:
                 self._announce(stream, now_ns)
-        agenda = self._agenda
-        until_ns = now_ns if target is None else _FOR_EVER
-        while not _decided(target) and agenda and agenda[0][0] <= until_ns:
-            self._happen(agenda[0][0], now_ns)
 
     def _announce(self, stream: Stream, now_ns: int) -> None:
         """Put the first works of a stream, and of those it releases, in their line."""
@@ -254,9 +262,8 @@ class Engines:
                 load = stream.loads[entry.engine]
                 heappush(self._agenda, (eligible_ns, entry.number, load, entry))
                 return released
-            target = entry.target if isinstance(entry, Wait) else None
-            if target is not None and target.end_ns is None:
-                self._blocked.setdefault(target, []).append(stream)
+            if isinstance(entry, Wait) and entry.target.end_ns == UNDECIDED:
+                self._blocked.setdefault(entry.target, []).append(stream)
                 return released
             self._pass_mark(stream, entry)
             released += self._leave(stream, now_ns)
@@ -314,22 +321,18 @@ class Engines:
     def _pass_mark(self, stream: Stream, mark: Work) -> None:
         """Decide a record, or a wait whose target is decided."""
         start_ns = end_ns = max(stream.end_ns, mark.submitted_ns)
-        if not isinstance(mark, Wait):
+        if isinstance(mark, Wait):
+            abroad = mark.target.stream is not stream
+            delay_ns = self.latencies.cross_stream_ns * abroad
+            end_ns = max(end_ns, mark.target.end_ns + delay_ns)
+            stream.ready_ns = max(stream.ready_ns, end_ns)
+            mark.target = BEGINNING
+        else:
             start_ns = max(start_ns, stream.ready_ns)
             end_ns = start_ns + self.latencies.record_ns
             stream.ready_ns = end_ns + self.latencies.gap_ns
-        elif mark.target is not None and mark.target.end_ns is not None:
-            abroad = mark.target.stream is not stream
-            delay_ns = self.latencies.cross_stream_ns if abroad else 0
-            end_ns = max(end_ns, mark.target.end_ns + delay_ns)
-            stream.ready_ns = max(stream.ready_ns, end_ns)
-            mark.target = None
         mark.start_ns, mark.end_ns = start_ns, end_ns
         stream.end_ns = end_ns
-
-
-def _decided(work: Work | None) -> bool:
-    return work is not None and work.end_ns is not None
 
 
 class Scheduler(Engines):
@@ -399,12 +402,12 @@ class Scheduler(Engines):
         stream.undecided.append(mark)
         return mark
 
-    def wait(self, stream: Stream, record: Work | None, host_ns: int = 0) -> None:
+    def wait(self, stream: Stream, record: Work, host_ns: int = 0) -> None:
         """Hold up what is submitted to a stream from now on until a record ends.
 
-        A record that was never made, `None`, holds up nothing and takes no slot.
+        One that was never made holds up nothing and takes no slot.
         """
-        if record is None:
+        if record is BEGINNING:
             self.now_ns += host_ns
             return
         number = self._open(stream, host_ns)
@@ -415,7 +418,7 @@ class Scheduler(Engines):
         """When a collective on this stream begins that the host calls now."""
         self.now_ns += host_ns
         if stream.undecided:
-            self.settle(self.now_ns, stream.undecided[-1])
+            self.decide(stream.undecided[-1], self.now_ns)
         return max(self.now_ns + self.latencies.launch_ns, stream.ready_ns)
 
     def occupy(self, stream: Stream, end_ns: int, name: str) -> Work:
@@ -439,22 +442,19 @@ class Scheduler(Engines):
         for observe in tuple(self.wait_observers):
             observe(what, began_ns, self.now_ns)
 
-    def done(self, work: Work | None) -> bool:
-        """Whether an entry has ended by now; None, which never was, has."""
-        if work is None:
-            return True
-        if work.end_ns is None:
+    def done(self, work: Work) -> bool:
+        """Whether an entry has ended by now."""
+        if work.end_ns == UNDECIDED:
             self.settle(self.now_ns)
-        return work.end_ns is not None and work.end_ns <= self.now_ns
+        return work.end_ns <= self.now_ns
 
     def busy(self, stream: Stream) -> bool:
         """Whether a stream has entries that have not ended by now."""
         return not self.done(stream.last)
 
-    def wait_for(self, work: Work | None) -> None:
+    def wait_for(self, work: Work) -> None:
         """Block the host until an entry has ended."""
-        if work is not None:
-            self.now_ns = max(self.now_ns, self.end_of(work))
+        self.now_ns = max(self.now_ns, self.end_of(work))
 
     def wait_for_device(self, device: int) -> None:
         """Block the host until all streams of a device have nothing left to do."""
@@ -467,9 +467,9 @@ class Scheduler(Engines):
         The host's clock stays. What it submits before its clock has come as far as the
         start of that work does not change the answer: it starts behind it.
         """
-        if work.end_ns is None:
-            self.settle(self.now_ns, work)
-        return work.end_ns or 0
+        if work.end_ns == UNDECIDED:
+            self.decide(work, self.now_ns)
+        return work.end_ns
 
     # -------------------------------------------------------------- the queue
 

@@ -65,8 +65,7 @@ def what_happens(allocator, device, nbytes, stream):
 def asked_about(allocator, nbytes, stream, **others):
     """The answer for a request on an allocator as it stands."""
     free_bytes, _ = allocator.mem_info()
-    allowed = allocator.allowed_bytes
-    cap_left = None if allowed is None else allowed - allocator.reserved_bytes
+    cap_left = allocator.allowed_bytes - allocator.reserved_bytes
     snapshot = allocator.memory_snapshot()
     return answer_for(
         nbytes,

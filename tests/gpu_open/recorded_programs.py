@@ -7,7 +7,6 @@ from random import Random
 from gpumagic.gpu_open.records import FileRead
 from gpumagic.gpu_open.snapshot_file import Snapshot
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
-from gpumagic.simulator.allocator_snapshot import Recording
 from tests.simulator.simulated_device import DEFAULT, MIB, SIDE, allocator_of
 
 CAPACITY = 120 * MIB
@@ -54,7 +53,7 @@ class Program:
 
     def record(self):
         """Keep a history from now on."""
-        self.allocator.record_history(Recording(max_entries=MOST_ENTRIES))
+        self.allocator.record_history(MOST_ENTRIES)
 
     def run(self, steps, *, pools=False, most=40 * MIB):
         """Do so many things by chance."""

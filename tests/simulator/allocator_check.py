@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gpumagic.simulator.allocator_blocks import ALLOCATED, INACTIVE, PENDING, UNMAPPED
+from gpumagic.simulator.allocator_blocks import (
+    ALLOCATED,
+    END,
+    INACTIVE,
+    PENDING,
+    UNMAPPED,
+)
 from gpumagic.simulator.allocator_snapshot import blocks_from
 
 
@@ -31,14 +37,14 @@ def verify(allocator):
 def _check_segments(heads):
     end = 0
     for address in sorted(heads):
-        previous = None
+        previous = END
         assert address >= end, "segments overlap"
         end = address
         for block in blocks_from(heads[address]):
             assert block.address == end, f"{block!r} leaves a gap or overlaps"
             assert block.size > 0, f"{block!r} is empty"
             assert block.previous is previous, f"{block!r} is linked wrongly"
-            if previous is not None:
+            if previous is not END:
                 idle = {block.state, previous.state} <= {INACTIVE, UNMAPPED}
                 merged = not idle or block.state is not previous.state
                 assert merged, f"{block!r} was not merged"
@@ -79,7 +85,7 @@ def _check_count(family, count, blocks):
     owned = [each for each in blocks if each.state is ALLOCATED]
     mapped = [each for each in blocks if each.state is not UNMAPPED]
     active = [each for each in mapped if each.state is not INACTIVE]
-    plain = [each for each in mapped if each.expandable is None]
+    plain = [each for each in mapped if not each.expandable]
     parts = [each for each in plain if each.state is INACTIVE and each.is_split]
     seen = {
         "allocation": len(owned),
@@ -89,7 +95,7 @@ def _check_count(family, count, blocks):
         "requested_bytes": sum(each.requested for each in active),
         "inactive_split": len(parts),
         "inactive_split_bytes": sum(each.size for each in parts),
-        "segment": sum(each.previous is None for each in plain),
+        "segment": sum(each.previous is END for each in plain),
         "reserved_bytes": sum(each.size for each in mapped),
     }[family]
     assert count.current == seen, f"{family} is counted wrongly"

@@ -78,9 +78,9 @@ def _by_size_and_age(block):
 class NaiveAllocator:
     """The rules read literally over one flat list of all blocks, searched linearly."""
 
-    def __init__(self, clocks, max_split=None):
+    def __init__(self, clocks, max_split):
         self.clocks = clocks
-        self.max_split = max_split or 1 << 62
+        self.max_split = max_split
         self.blocks = []  # dicts, by address
         self.segments, self.end = 0, _FIRST_ADDRESS
         self.returned = set()  # size and address of segments that were dropped

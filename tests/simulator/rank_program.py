@@ -7,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -14,6 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import gpumagic
+from gpumagic.simulator.backend.refusals import NotSimulated
 
 DTYPES = torch.float32, torch.bfloat16, torch.int64
 MACHINE = "4xh100"
@@ -199,10 +201,13 @@ def straggling(rank, size, folder):
             last = box.collectives[-1]
             took.append(last.end_ns - last.start_ns)
         spans = [span.kind.value for span in trace.trace().spans if "nccl" in span.name]
-        on_host = torch.full((2,), rank + 1.0)
+        on_host, parts = torch.full((2,), rank + 1.0), [torch.ones(2)] * size
         dist.all_reduce(on_host)
+        dist.gather(on_host, parts if rank == 0 else None)
+        with pytest.raises(NotSimulated, match="no gather among GPUs"):
+            dist.gather(x, [x] * size if rank == 0 else None)
         dist.destroy_process_group()
-    return {"took_ns": took, "spans": spans, "host": plain(on_host)}
+    return {"took_ns": took, "spans": spans, "host": plain([on_host, *parts])}
 
 
 def main(rank, size, folder):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpumagic.simulator.allocator import CachingAllocator
 from gpumagic.simulator.allocator_segments import OutOfSimulatedMemory
-from gpumagic.simulator.allocator_settings import AllocatorSettings
+from gpumagic.simulator.allocator_settings import NO_LIMIT_BYTES, AllocatorSettings
 from tests.simulator.allocator_check import verify
 from tests.simulator.naive_allocator import (
     CAPACITY,
@@ -136,7 +136,7 @@ class Pair:
 @settings(max_examples=120, deadline=None)
 @given(
     st.lists(STEPS, min_size=20, max_size=60),
-    st.sampled_from((None, 20 * MIB, 45 * MIB)),
+    st.sampled_from((NO_LIMIT_BYTES, 20 * MIB, 45 * MIB)),
 )
 def test_any_sequence_ends_as_with_a_plain_list(steps, max_split):
     """Addresses, sizes, states and every figure equal those of the literal rules."""
@@ -150,7 +150,7 @@ def test_any_sequence_ends_as_with_a_plain_list(steps, max_split):
 @given(st.lists(LARGE_STEPS, min_size=20, max_size=60))
 def test_segments_that_expand_end_as_pages_and_owners_do(steps):
     """Addresses, pages and what is free equal those found anew at every step."""
-    pair = Pair(None, NaiveExpandable, expandable=True)
+    pair = Pair(NO_LIMIT_BYTES, NaiveExpandable, expandable=True)
     for step in steps:
         pair.do(*step)
         verify(pair.real)

@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumagic.simulator.collective_times import (
-    Collective,
-    collective_time,
-)
+from gpumagic.simulator.collective_times import Collective, collective_time
 from gpumagic.simulator.models import CATALOGUE, find_model
 from tests.simulator.published_collectives import GIB, MIB, PUBLISHED
 
@@ -22,8 +19,8 @@ EVERY = st.sampled_from(list(Collective))
 def told_us(series, nbytes):
     """What the model says for one row."""
     model = find_model(series.model)
-    told = collective_time(Collective.ALL_REDUCE, nbytes, model, series.gpus)
-    return told.ns / 1e3 + series.beyond_us
+    took_ns, _ = collective_time(Collective.ALL_REDUCE, nbytes, model, series.gpus)
+    return took_ns / 1e3 + series.beyond_us
 
 
 def errors(series, rows):
@@ -45,7 +42,7 @@ def test_more_never_takes_less(model, what, nbytes, data):
     """More bytes take no less time, on any machine."""
     ranks = data.draw(st.sampled_from([1, 2, 4, 8]))
 
-    told = collective_time(what, nbytes, model, ranks)
-    more = collective_time(what, nbytes + MIB, model, ranks)
+    took_ns, _ = collective_time(what, nbytes, model, ranks)
+    more_ns, _ = collective_time(what, nbytes + MIB, model, ranks)
 
-    assert 0 < told.ns <= more.ns
+    assert 0 < took_ns <= more_ns

@@ -50,9 +50,8 @@ def test_operators_with_an_answer_for_the_host_wait():
         assert not rule_for(f"aten::{name}").waits, name
 
 
-def test_only_fp32_is_rounded_to_tf32_and_only_where_that_is_allowed():
+def test_a_type_has_a_word():
     """A torch type has a word, by which the rates of a device go."""
-    asked = ("float32", False), ("torch.float32", True), ("float64", True)
-    words = [dtype_word(dtype, tf32=tf32) for dtype, tf32 in asked]
+    words = [*map(dtype_word, ("float32", "torch.float32", "float64", "float8_new"))]
 
-    assert words == ["fp32", "tf32", "fp64"]
+    assert words == ["fp32", "fp32", "fp64", "fp32"]

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.simulator.scheduler import (
+    BEGINNING,
     FULL_SHARE,
     QUEUE_FULL,
     Engine,
@@ -66,7 +67,7 @@ class Pair:
         self.real = Scheduler(latencies)
         self.naive = BruteForce(machine, latencies)
         self.streams = [self.real.add_stream(*stream) for stream in machine]
-        self.events = [(None, None)] * EVENTS
+        self.events = [(BEGINNING, None)] * EVENTS
         self.works = []
 
     def step(self, word, *rest):

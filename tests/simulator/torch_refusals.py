@@ -29,7 +29,10 @@ print(hasattr(torch, "sim"), torch.ones(2) + 1)
         ({"machine": "h1000"}, "no GPU named 'h1000'"),
         ({"machine": "17xh100"}, "1 to 16 GPUs.*17"),
         ({"hazards": "poisen"}, "'poisen' is not a way to treat hazards"),
+        ({"hazards": None}, "None is not a way to treat hazards"),
         ({"memory": "1MiB"}, "no room for its own context"),
+        ({"memory": -1}, "'-1' is not a size"),
+        ({"allocator": 3}, "3 is not a list of key:value pairs"),
     ],
     ids=str,
 )
@@ -130,5 +133,12 @@ def test_devices_that_there_are_not(box):
         torch.ones(2, device="sim", pin_memory=True)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = torch.sim.nonsense
-    with pytest.raises(GpuMagicError, match="time cannot pass by -1"):
-        box.pass_time(-1)
+    for wrong in (-1, float("nan"), "1"):
+        with pytest.raises(GpuMagicError, match=f"time cannot pass by {wrong!r}"):
+            box.pass_time(wrong)
+        with pytest.raises(GpuMagicError, match=f"cannot take {wrong!r} times as long"):
+            box.slow(gpu=0, by=wrong)
+    with pytest.raises(GpuMagicError, match="no GPU 'a' to slow down"):
+        box.slow(gpu="a", by=2)
+    with torch.sim.device_of(torch.ones(2, device="sim:1")):
+        assert torch.sim.current_device() == 1

@@ -66,11 +66,8 @@ def test_saving_and_loading(weights_only):
     there, host, moved = load(), load(map_location="cpu"), load(map_location="sim:0")
     there["view"].fill_(9)
 
-    assert [str(each["view"].device) for each in (there, host, moved)] == [
-        "sim:1",
-        "cpu",
-        "sim:0",
-    ]
+    devices = [str(each["view"].device) for each in (there, host, moved)]
+    assert devices == ["sim:1", "cpu", "sim:0"]
     assert there["base"].tolist() == [0.0, 1.0, 9.0, 9.0]
     assert host["fp8"].float().tolist() == base.tolist()
     assert (moved["base"] + 1).tolist() == [1.0, 2.0, 3.0, 4.0]

@@ -24,7 +24,7 @@ def switch_on(box: Box, *, as_cuda: bool) -> tuple[Simulation, Switch]:
 
     require_fit(torch)
     module = registration.register()
-    if module.simulated_box is not None:
+    if module.simulated_box:
         module.simulated_box.off()
     interrupts = Interrupts((str(torch.__path__[0]), str(Path(__file__).parents[2])))
     simulation = Simulation(box, interrupts, module.kept)

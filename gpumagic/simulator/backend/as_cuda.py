@@ -165,7 +165,7 @@ class Names:
 def _put_factories(names: Names, undo: contextlib.ExitStack) -> None:
     """Let the factories of CUDA make simulated tensors; refuse again afterwards."""
     refusals = vars(torch.sim).pop("cuda_refusals", None)
-    if refusals is not None:
+    if refusals:
         refusals._destroy()
 
     def refuse(*_: Any, **__: Any) -> Any:
@@ -195,8 +195,8 @@ def _factory(names: Names, name: str) -> Callable[..., Any]:
 
     def make(*args: Any, **options: Any) -> Any:
         __tracebackhide__ = True
-        device = options.get("device")
-        options["device"] = names.numbered(None if device is None else device.index)
+        index = getattr(options.get("device"), "index", None)
+        options["device"] = names.numbered(index)
         return operator(*args, **options)
 
     return make
@@ -243,8 +243,9 @@ def _cuda(names: Names) -> Callable[..., Any]:
     def cuda(
         self: Any, device: Any = None, non_blocking: bool = False, **options: Any
     ) -> Any:
-        numbered = device is None or isinstance(device, int)
-        where = names.numbered(device) if numbered else names.ours(device)
+        where = names.ours(device)
+        if device is None or isinstance(device, int):
+            where = names.numbered(device)
         return to(self, where, non_blocking=non_blocking, **options)
 
     return cuda
@@ -267,14 +268,14 @@ def _in_default_device(names: Names) -> Callable[..., Any]:
 
 
 def _end_capture(simulation: Simulation) -> None:
-    if simulation.capture is not None:
+    if simulation.capture:
         simulation.capture.capture_end()
 
 
 def _forget_default_device() -> None:
     """A default device that is gone would make every factory fail."""
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    if context is not None and context.device.type in {CUDA, NAME}:
+    if context and context.device.type in {CUDA, NAME}:
         torch.set_default_device(None)
 
 
@@ -285,7 +286,7 @@ def _autocast() -> Iterator[Replacement]:
     """The switches of autocast, under either name."""
 
     def named(device_type: Any) -> Any:
-        return NAME if device_type == CUDA else device_type
+        return {CUDA: NAME}.get(device_type, device_type)
 
     def switching(switch: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(switch)
@@ -338,7 +339,7 @@ def _words(simulation: Simulation, torch_sim: TorchSim) -> Iterator[Replacement]
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         yield torch.cuda.nvtx, name, lambda *_, **__: 0
     yield torch.cuda.nvtx, "range", contextlib.nullcontext
-    if torch.version.cuda is None:
+    if not torch.version.cuda:
         yield torch.version, "cuda", SimulatedVersion("13.0")
     profile = torch.autograd.profiler.profile
     yield profile, "__init__", _recording_no_kernels(profile.__init__)

@@ -140,7 +140,7 @@ def _memory(simulation: Simulation) -> tuple[Callable[..., Any], ...]:
 def return_block(tracker: Tracker, life: Life) -> None:
     """Give the block of a storage back, if it has one; the books are held."""
     block, stream, accesses = life.block, life.stream, life.accesses
-    if block is None:
+    if not block:
         return
     if accesses.stream != stream.order:  # else nothing else can be using it
         tracker.released(

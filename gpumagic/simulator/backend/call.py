@@ -50,8 +50,8 @@ class Call:
     """The arguments of one call, on their way to the twins."""
 
     __slots__ = (
-        "_copied", "_simulation", "expanded", "found", "gpu", "host",
-        "indices", "nbytes", "reads",
+        "_copied", "_simulation", "expanded", "found", "gpu", "indices",
+        "nbytes", "on_host", "reads",
     )  # fmt: skip
 
     def __init__(self, simulation: Simulation) -> None:
@@ -63,7 +63,7 @@ class Call:
         self.found: dict[int | str, list[Operand]] = {}
         self.nbytes = 0
         self.expanded = False  # whether one names the same bytes again and again
-        self.host: Any = None  # the first CPU tensor that is more than a number
+        self.on_host = False  # whether a CPU tensor is more than a number
         self.indices: list[Any] = []  # of an operator that indexes: those on the GPU
         self._copied: list[Any] = []  # to the GPU, for as long as the call
 
@@ -71,16 +71,14 @@ class Call:
         """What stands for a tensor on the CPU; notes the storage it lies on."""
         __tracebackhide__ = True
         memory = getattr(tensor.untyped_storage(), "_gpumagic", None)
-        if memory is None:
+        if not memory:
             if tensor.device.type != self._simulation.device_type:
-                if self.host is None and tensor.dim():
-                    self.host = tensor
+                self.on_host = self.on_host or tensor.dim() > 0
                 return tensor
             memory = self._simulation.tensors.claimed(tensor)
         gpu = memory.gpu
-        if self.gpu is None:
-            self.gpu = gpu
-        elif self.gpu is not gpu:
+        self.gpu = self.gpu or gpu
+        if self.gpu is not gpu:
             self._refuse_mixing(f"{self._simulation.shown_type}:{gpu.index}")
         if memory.plain:
             twin, operand = memory.twin, memory.whole
@@ -108,8 +106,9 @@ class Call:
             elif index and each.device.type != simulated:
                 gpu: Any = self.gpu
                 there = torch.device(simulated, gpu.index)
-                is_mask = str(each.dtype) in MASKS
-                sent = each.nonzero() if is_mask else each
+                sent = each
+                if str(each.dtype) in MASKS:
+                    sent = each.nonzero()
                 copied = torch.ops.aten._to_copy.default(sent, device=there)
                 self._copied.append(copied)
                 self.twin(copied, where)
@@ -125,7 +124,7 @@ class Call:
         if isinstance(value, torch.Tensor):
             return self.twin(value, where)
         if type(value) is list and value and not isinstance(value[0], (int, float)):
-            index = where == INDICES and operation.mixes and self.gpu is not None
+            index = where == INDICES and operation.mixes and bool(self.gpu)
             return self.twins(value, where, index=index)
         return value
 
@@ -135,15 +134,15 @@ class Call:
         A CPU tensor may index a simulated one; a simulated one never a CPU one.
         """
         __tracebackhide__ = True
-        if self.host is not None and self.gpu is not None:
+        if self.on_host and self.gpu:
             self._refuse_mixing("cpu")
 
     def _refuse_mixing(self, other: str) -> None:
         __tracebackhide__ = True
-        index = self.gpu.index if self.gpu else 0
+        gpu: Any = self.gpu
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two "
-            f"devices, {self._simulation.shown_type}:{index} and {other}!"
+            f"devices, {self._simulation.shown_type}:{gpu.index} and {other}!"
         )
 
 
@@ -173,9 +172,9 @@ class General:
         reads, writes = self._split(call)
         nbytes, rule_of = call.nbytes, self._rule(call)
         for target in targets.values():
-            call.twins(_as_list(target), "out")
+            call.twins(tensors_in(target), "out")
         gpu = self._place(call, named)
-        if gpu is None:
+        if not gpu:
             return operation.call(*inner, **named, **targets)
         call.require_one_device()
         if operation.takes_generator:
@@ -189,7 +188,7 @@ class General:
         pairs = [
             pair
             for name, target in targets.items()
-            for pair in zip(_as_list(target), _as_list(given[name]), strict=True)
+            for pair in zip(tensors_in(target), tensors_in(given[name]), strict=True)
         ]
         written = sum(high - low for _, low, high, _ in writes)
         if targets:
@@ -200,10 +199,9 @@ class General:
             writes, written = filled.reads, filled.nbytes
         own = {id(twin): each for twin, each in zip(inner, args, strict=False)}
         own |= {id(values): target for target, values in pairs}
-        fresh = [each for each in _tensors_in(result) if id(each) not in own]
-        first = next((e for e in inner if isinstance(e, torch.Tensor)), None)
-        if first is None:
-            first = next(iter(_tensors_in(result)), None)
+        found = tensors_in(result)
+        fresh = [each for each in found if id(each) not in own]
+        first = next((e for e in (*inner, *found) if isinstance(e, torch.Tensor)), None)
         outputs, _ = simulation.launch(
             gpu,
             operation,
@@ -223,8 +221,8 @@ class General:
 
     def _place(self, call: Call, named: dict[str, Any]) -> SimulatedGpu | None:
         """Where the result goes; the twins stay on the CPU whatever `device=` says."""
-        device = named.get("device") if self._operation.takes_device else None
-        if device is None:
+        device = named.get("device")
+        if not (device and self._operation.takes_device):
             return call.gpu
         if device.type != self._simulation.device_type:
             return None
@@ -244,7 +242,7 @@ class General:
     def _rule(self, call: Call) -> Callable[[list[Any], Any], Rule]:
         """What tells the cost by what was computed on, and by the result."""
         operation = self._operation
-        dense = all(layout is None for *_, layout in call.reads)
+        dense = not any(layout for *_, layout in call.reads)
 
         def rule(inner: list[Any], result: Any) -> Rule:
             if operation.copies and result.stride() != inner[0].stride():
@@ -304,32 +302,30 @@ def _resize(target: Any, result: Any) -> None:
         ops.as_strided_.default(target, result.size(), result.stride())
 
 
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
 def work_of(
     operation: Operation, inner: Sequence[Any], named: dict[str, Any], result: Any
 ) -> Amount:
     """What an operation computes, by the shapes of its arguments."""
-    if operation.work is None:
-        blocks = operation.blocks
-        return Blocks(0.0, blocks(inner)) if blocks else 0.0
-    out = result.shape if isinstance(result, torch.Tensor) else (*map(_shape, result),)
+    if operation.blocks:
+        return Blocks(0.0, operation.blocks(inner))
+    if not operation.work:
+        return 0.0
     options = {key: _shape(each) for key, each in named.items()}
-    return operation.work(*map(_shape, inner), **options, out_shape=out)
+    return operation.work(*map(_shape, inner), **options, out_shape=_shape(result))
 
 
 def _shape(value: Any) -> Any:
-    return value.shape if isinstance(value, torch.Tensor) else value
+    if isinstance(value, tuple):
+        return (*map(_shape, value),)
+    return getattr(value, "shape", value)
 
 
-def _tensors_in(result: Any) -> list[Any]:
+def tensors_in(result: Any) -> list[Any]:
     """All tensors of a result, however deep they are."""
     if isinstance(result, torch.Tensor):
         return [result]
     if isinstance(result, (list, tuple)):
-        return [found for each in result for found in _tensors_in(each)]
+        return [found for each in result for found in tensors_in(each)]
     return []
 
 
@@ -357,7 +353,7 @@ def require_room(simulation: Simulation, nbytes: int, gpu: SimulatedGpu | None) 
     if free is None or nbytes <= free - _SPARE_BYTES:
         return
     where = f"the {simulation.label}"
-    if gpu is not None:
+    if gpu:
         where = f"{simulation.shown_type}:{gpu.index}, a {where[4:]},"
         with simulation.books():  # run out of simulated memory, if that comes first
             gpu.start()
@@ -367,8 +363,7 @@ def require_room(simulation: Simulation, nbytes: int, gpu: SimulatedGpu | None) 
                     block = gpu.allocator.allocate(nbytes, gpu.default_stream.number)
                 except OutOfSimulatedMemory as full:
                     raise simulation.out_of_memory(full) from None
-                if block is not None:
-                    gpu.allocator.free(block)
+                gpu.allocator.free(block)
     raise HostMemoryFull(
         f"{where} has room for {bytes_text(nbytes)} more, but its memory lies in "
         f"this machine's RAM, of which {bytes_text(free)} is left",
@@ -422,7 +417,9 @@ def bytes_by_shapes(
             return [shape_of(each) for each in value]
         if isinstance(value, torch._C.Generator):  # also those made before ours
             return None
-        return torch.device("meta") if isinstance(value, torch.device) else value
+        if isinstance(value, torch.device):
+            return torch.device("meta")
+        return value
 
     try:
         made = operation.call(
@@ -431,8 +428,7 @@ def bytes_by_shapes(
         )
     except (RuntimeError, NotImplementedError, ValueError, AssertionError):
         return 0  # its size depends on numbers, or it is an error torch will tell
-    made = made if isinstance(made, (list, tuple)) else (made,)
-    return sum(each.nbytes for each in _flat(made) if isinstance(each, torch.Tensor))
+    return sum(each.nbytes for each in tensors_in(made))
 
 
 def _multiplied(values: Sequence[Any]) -> int:

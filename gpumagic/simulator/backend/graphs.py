@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree
 
+from gpumagic.simulator.backend.call import tensors_in
 from gpumagic.simulator.backend.operations import operator_mode
 from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.backend.special import MADE
@@ -53,7 +54,8 @@ def graph_names(simulation: Simulation) -> dict[str, Any]:
 
 def is_captured(simulation: Simulation, stream: SimulatedStream) -> bool:
     """Whether a stream is being captured."""
-    return simulation.capture is not None and simulation.capture.stream is stream
+    capture = simulation.capture
+    return bool(capture and capture.stream is stream)
 
 
 class CUDAGraph:
@@ -76,7 +78,7 @@ class CUDAGraph:
         self.reset()
         simulation, machine = self._simulation, self._simulation.machine
         self.stream = stream = simulation.stream(simulation.gpu())
-        if simulation.capture is not None or stream is stream.gpu.default_stream:
+        if simulation.capture or stream is stream.gpu.default_stream:
             raise RuntimeError(
                 simulation.says(
                     "CUDA graphs are captured one at a time, on a non-default stream"
@@ -134,13 +136,13 @@ class CUDAGraph:
     def reset(self) -> None:
         """It is not replayed again: its memory may serve others."""
         pool, self._pool = self._pool, None
-        if pool is not None:
+        if pool:
             self.stream.gpu.allocator.release_pool(pool)
             self._steps.clear()
 
     def pool(self) -> Any:
         """A token for the memory of this graph."""
-        if self._pool is None:
+        if not self._pool:
             raise RuntimeError(
                 "Called CUDAGraph without a preceding successful capture."
             )
@@ -150,7 +152,7 @@ class CUDAGraph:
         """Compute everything again, and submit it to the current stream at once."""
         self.pool()
         simulation, gpu = self._simulation, self.stream.gpu
-        if simulation.capture is not None:
+        if simulation.capture:
             raise not_simulated("graph within a graph", "replay it outside")
         source, default = simulation.generators[gpu.index], torch.default_generator
         host_state = default.get_state()
@@ -158,7 +160,7 @@ class CUDAGraph:
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             for compute, args, options, targets in self._steps:
                 results = compute(*args, **options)
-                leaves = _pytree.tree_leaves(results) if targets else ()
+                leaves = _pytree.tree_leaves(results)
                 for place, target in targets:
                     target.copy_(leaves[place])
         source.set_state(default.get_state())
@@ -193,8 +195,8 @@ class CUDAGraph:
         written = [
             each
             for at, declared in enumerate(func._schema.arguments)
-            if declared.alias_info is not None and declared.alias_info.is_write
-            for each in _as_list(args[at] if at < len(args) else options[declared.name])
+            if declared.alias_info and declared.alias_info.is_write
+            for each in tensors_in([*args[at : at + 1]] or options[declared.name])
         ]
         for each in written:
             key = _storage(each)
@@ -256,7 +258,8 @@ class _Recorder:
         if name in _WAITS:
             raise torch.AcceleratorError(self._graph._simulation.says(_NOT_PERMITTED))
         raise not_simulated(
-            "events or several streams in one graph", "capture the work of one stream"
+            "events, collectives or several streams in one graph",
+            "capture the work of one stream",
         )
 
     def launch(
@@ -275,10 +278,6 @@ class _Recorder:
         self._graph.nodes.append((engine, duration_ns, share, name))
         now_ns = self._scheduler.now_ns
         return Work(stream, engine, duration_ns, share, now_ns, 0, name)
-
-
-def _as_list(value: Any) -> list[Any]:
-    return [*value] if isinstance(value, (list, tuple)) else [value]
 
 
 def _storage(tensor: Any) -> int:

@@ -63,8 +63,7 @@ def _geometry(name: str) -> Callable[..., Any]:
     def kernel(*args: Any, **options: Any) -> Any:
         for each in args[:2]:  # the second is what `set_` takes its memory from
             storage = each.untyped_storage() if isinstance(each, tensor) else each
-            memory = getattr(storage, "_gpumagic", None)
-            if memory is not None:
+            if memory := getattr(storage, "_gpumagic", None):
                 memory.plain = False
         return redispatch(on_cpu, *args, **options)
 
@@ -79,23 +78,24 @@ class _Memory:
 
     def empty(
         self, size: Any, dtype: Any = None, layout: Any = None, device: Any = None,
-        pin_memory: Any = None, memory_format: Any = None, stride: Any = None,
+        pin_memory: Any = None, memory_format: Any = None,
     ) -> Any:  # fmt: skip
         """`torch.empty`, and through it most other factories."""
         __tracebackhide__ = True
         gpu = self._where(size, dtype, layout, device, pin_memory)
-        if stride is None:
-            memory_format = memory_format or torch.contiguous_format
-            named = {"dtype": dtype, "device": "cpu", "memory_format": memory_format}
-            twin = torch.empty(size, **named)
-        else:
-            twin = torch.empty_strided(size, stride, dtype=dtype, device="cpu")
-        return self._simulation.place(twin, gpu, made=True)
+        memory_format = memory_format or torch.contiguous_format
+        named = {"dtype": dtype, "device": "cpu", "memory_format": memory_format}
+        return self._simulation.place(torch.empty(size, **named), gpu, made=True)
 
-    def empty_strided(self, size: Any, stride: Any, *options: Any, **named: Any) -> Any:
+    def empty_strided(
+        self, size: Any, stride: Any, dtype: Any = None, layout: Any = None,
+        device: Any = None, pin_memory: Any = None,
+    ) -> Any:  # fmt: skip
         """`torch.empty_strided`."""
-        named["stride"] = stride
-        return self.empty(size, *options, **named)
+        __tracebackhide__ = True
+        gpu = self._where(size, dtype, layout, device, pin_memory)
+        twin = torch.empty_strided(size, stride, dtype=dtype, device="cpu")
+        return self._simulation.place(twin, gpu, made=True)
 
     def zeros(self, *args: Any, **options: Any) -> Any:
         """`_efficientzerotensor`, which is a plain one full of zeros here."""
@@ -106,8 +106,8 @@ class _Memory:
         simulation = self._simulation
         count, offset = math.prod(size), tensor.storage_offset()
         storage = tensor.untyped_storage()
-        needed = (count + offset) * tensor.element_size() if count else 0
-        if needed > storage.nbytes():
+        needed = (count + offset) * tensor.element_size()
+        if count and needed > storage.nbytes():
             gpu = simulation.gpu(tensor.device.index)
             simulation.foresee(needed, gpu)
             larger = torch.empty(count + offset, dtype=tensor.dtype, device="cpu")
@@ -124,13 +124,11 @@ class _Memory:
         """Keep the memory, once it is free, until this stream is done with it."""
         simulation = self._simulation
         memory = simulation.tensors.claimed(tensor)
-        life = memory.life
-        used_by = memory.gpu.streams.get(stream.stream_id)
-        if life is None or life.block is None or used_by is None:
-            return
-        with simulation.books():
-            memory.gpu.allocator.record_stream(life.block, used_by.number)
-            life.recorded = (*life.recorded, used_by.order)
+        life, used_by = memory.life, memory.gpu.streams.get(stream.stream_id)
+        if life.block and used_by:
+            with simulation.books():
+                memory.gpu.allocator.record_stream(life.block, used_by.number)
+                life.recorded = (*life.recorded, used_by.order)
 
     def _where(
         self, size: Any, dtype: Any, layout: Any, device: Any, pin_memory: Any
@@ -145,7 +143,7 @@ class _Memory:
             raise RuntimeError(
                 f"Storage size calculation overflowed with sizes={[*size]}"
             )
-        gpu = self._simulation.gpu(device.index if device is not None else None)
+        gpu = self._simulation.gpu(getattr(device, "index", None))
         self._simulation.foresee(nbytes, gpu)
         return gpu
 
@@ -186,7 +184,7 @@ def resized_storages(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
 
     def resize_(storage: Any, nbytes: int) -> Any:
         memory = getattr(storage, "_gpumagic", None)
-        if memory is None or memory.life is None:
+        if not memory:
             return original(storage, nbytes)
         if nbytes > capacity(storage):
             raise not_simulated(
@@ -209,8 +207,9 @@ def resized_storages(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
 
     def asking(original: Callable[[Any], int]) -> Callable[[Any], int]:
         def size(self: Any) -> int:
-            resized: int | None = getattr(self, "_gpumagic_nbytes", None)
-            return original(self) if resized is None else resized
+            if hasattr(self, "_gpumagic_nbytes"):
+                return int(self._gpumagic_nbytes)
+            return original(self)
 
         return size
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gpumagic.simulator.backend.call import tensors_in
 from gpumagic.simulator.backend.operations import operator_mode
 from gpumagic.simulator.backend.tensors import operand_of
 from gpumagic.simulator.hazards import HOST, Accesses, Kind, Race, overlap
@@ -124,7 +125,7 @@ class Flight:
     def bytes_there(self) -> Any:
         """What is in its memory; None where that was given another size."""
         buffer = self.buffer()
-        storage = None if buffer is None else buffer.storage()
+        storage: Any = buffer and buffer.storage()
         if storage is None or storage.nbytes() < self.span[1]:
             return None
         found = torch.empty(0, dtype=self.dtype, device="cpu")
@@ -160,12 +161,12 @@ class Flights:
         target: Any,
         buffer: PinnedBuffer,
         values: Any,
-        stream: SimulatedStream | None,
+        *under_way: SimulatedStream,
     ) -> None:
-        """Pinned memory is being written by a copy from the device."""
+        """Pinned memory is written by a copy from the device, or is being written."""
         with self.unwatched():
             self._write(target, buffer, values)
-            if stream is not None:
+            for stream in under_way:
                 self._take_off(target, buffer, stream, arrives=True)
 
     def _write(self, target: Any, buffer: PinnedBuffer, values: Any) -> None:
@@ -229,7 +230,7 @@ class Flights:
             gone = [place for array, place in flight.arrays if array() is None]
             races += [flight.race(each, flight.span, writes=False) for each in gone[:1]]
             buffer = flight.buffer()
-            if buffer is not None:
+            if buffer:
                 buffer.flights.remove(flight)
                 if not buffer.flights:
                     buffer.give_class(self._plain)
@@ -239,8 +240,9 @@ class Flights:
     def _changes(self, flights: Iterable[Flight]) -> Iterator[Race]:
         """The copies whose memory is not as it was; each is told once."""
         for flight in flights:
-            there = None if flight.expected is None else flight.bytes_there()
-            if there is not None and not torch.equal(there, flight.expected):
+            if flight.expected is None or (there := flight.bytes_there()) is None:
+                continue
+            if not torch.equal(there, flight.expected):
                 flight.expected = None
                 if not flight.told:
                     flight.told = True
@@ -256,7 +258,7 @@ class Flights:
                 self._follow(each)
         elif type(result) in self._watched:
             buffer = pinned_buffer(result)
-            if buffer is not None and buffer.flights:
+            if buffer and buffer.flights:
                 buffer.aliases[id(result)] = weakref.ref(result)
                 _set_class(result, self._watched)
 
@@ -278,8 +280,8 @@ class Flights:
             for each in watched:
                 self._follow(each)
         self._follow(result)
-        buffer = pinned_buffer(args[0]) if name in _ARRAYS else None
-        if buffer is not None:  # it reads nothing by itself
+        # To make an array reads nothing by itself.
+        if name in _ARRAYS and (buffer := pinned_buffer(args[0])):
             place = self._simulation.places.here()
             for flight in _met(buffer, buffer.operand(args[0])[1:], writes=False):
                 flight.arrays.append((weakref.ref(result), place))
@@ -288,18 +290,21 @@ class Flights:
     def _touched(self, tensor: Any, *, writes: bool) -> bool:
         """The host reads or writes a tensor; whether that comes too early."""
         buffer = pinned_buffer(tensor)
-        if buffer is None or not buffer.flights:
+        if not (buffer and buffer.flights):
             return False
         place = self._simulation.places.here()
         operand = buffer.operand(tensor)
         span = operand[1:]
-        read, written = ((), (operand,)) if writes else ((operand,), ())
+        read: list[Operand] = [operand]
+        written: list[Operand] = []
+        if writes:
+            read, written = written, read
         with self._simulation.books() as tracker:
             met = _met(buffer, span, writes=writes)
             races = tracker.operate(HOST, read, written, place)
             # A tracker may have forgotten, that has seen so much use of one buffer.
-            untold = None if races else next((f for f in met[::-1] if not f.told), None)
-            if untold is not None:
+            untold = next((each for each in met[::-1] if not each.told), None)
+            if untold and not races:
                 races = [untold.race(place, span, writes=writes)]
             if races:  # what the hint would cure as well is not told again
                 for flight in (*met, *filter(self._is_behind, self._flights)):
@@ -340,15 +345,10 @@ def _touching(
     named = {each.name: each for each in schema.arguments}
     given = [*zip(schema.arguments, args, strict=False)]
     given += [(named[key], each) for key, each in kwargs.items() if key in named]
-    tensors = [
-        (declared, each)
-        for declared, value in given
-        for each in (value if isinstance(value, (list, tuple)) else (value,))
-        if isinstance(each, torch.Tensor)
-    ]
+    tensors = [(what, each) for what, value in given for each in tensors_in(value)]
     devices = {each.device.type for _, each in tensors}
-    if kwargs.get("device") is not None:
-        devices.add(kwargs["device"].type)
+    if device := kwargs.get("device"):
+        devices.add(device.type)
     on_host = devices == {"cpu"}
     if not on_host and name in _COPIES:
         return  # it orders itself with what is on the stream
@@ -365,12 +365,12 @@ def _touching(
 def _is_all_under_way(tensor: Any) -> bool:
     """Whether one copy has all bytes of a tensor, so that no index misses it."""
     buffer = pinned_buffer(tensor)
-    if buffer is None:
+    if not buffer:
         return False
     low, high, layout = buffer.operand(tensor)[1:]
-    return layout is None and any(
-        each.span[2] is None and each.span[0] <= low and high <= each.span[1]
-        for each in buffer.flights
+    return not layout and any(
+        not gaps and begin <= low and high <= end
+        for begin, end, gaps in (each.span for each in buffer.flights)
     )
 
 

@@ -52,7 +52,7 @@ class Interrupts:
             return
         for signum in signal.valid_signals():
             there = self._get(signum)
-            if callable(there) and there is not self._ours(signum):
+            if callable(there) and not self._is_ours(signum, there):
                 self.set(signum, there)
 
     def give_back(self) -> None:
@@ -86,12 +86,13 @@ class Interrupts:
     def get(self, signalnum: Any) -> Any:
         """`signal.getsignal`."""
         there = self._get(signalnum)
-        ours = there is not None and there is self._ours(signalnum)
-        return self._handlers[signalnum].users if ours else there
+        if self._is_ours(signalnum, there):
+            return self._handlers[signalnum].users
+        return there
 
-    def _ours(self, signalnum: Any) -> Any:
-        handler = self._handlers.get(signalnum)
-        return None if handler is None else handler.ours
+    def _is_ours(self, signalnum: Any, there: Any) -> bool:
+        handlers = self._handlers
+        return signalnum in handlers and handlers[signalnum].ours is there
 
     # ------------------------------------------------------------ round the books
 

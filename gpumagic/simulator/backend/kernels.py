@@ -42,7 +42,7 @@ def kernels_on(simulation: Simulation) -> Callable[[str], Kernel]:
     def make(name: str) -> Kernel:
         if "::" in name:
             return study(simulation, name)
-        return others if name == KEY else refusing(*NO_SPARSE)
+        return {KEY: others}.get(name) or refusing(*NO_SPARSE)
 
     return make
 
@@ -62,7 +62,9 @@ def study(simulation: Simulation, name: str) -> Kernel:
         and operation.written in ((), (0,))  # at most the first
         and not simulation.poisons
     )
-    return _quick(simulation, operation, general) if quick else general
+    if quick:
+        return _quick(simulation, operation, general)
+    return general
 
 
 def _fallback(simulation: Simulation) -> Kernel:
@@ -75,10 +77,9 @@ def _fallback(simulation: Simulation) -> Kernel:
     def kernel(operator: Any, *args: Any, **options: Any) -> Any:
         __tracebackhide__ = True
         name = operator.name()
-        run = kernels.get(name)
-        if run is None:
-            run = kernels[name] = study(simulation, name)
-        return run(*args, **options)
+        if name not in kernels:
+            kernels[name] = study(simulation, name)
+        return kernels[name](*args, **options)
 
     return kernel
 
@@ -98,8 +99,8 @@ def _quick(  # noqa: C901, PLR0915 -- said below
     view_of_twin = simulation.tensors.view_of_twin
     is_product, several = operation.is_product, operation.several
     few = _FEW_PAIRS // (operation.makes or 1)
-    shaped, counted = operation.by_shape, operation.work is not None
-    works = counted or operation.blocks is not None
+    shaped, counted = operation.by_shape, bool(operation.work)
+    works = counted or bool(operation.blocks)
     recording = torch.is_grad_enabled
 
     def run(*args: Any, **options: Any) -> Any:  # noqa: C901, PLR0912, PLR0915
@@ -116,10 +117,10 @@ def _quick(  # noqa: C901, PLR0915 -- said below
                 except AttributeError:
                     memory = None
                 # A CPU tensor is told out here, so that no error is chained.
-                if memory is None:
+                if not memory:
                     return general(*args, **options)
                 if memory.gpu is not gpu:
-                    if gpu is not None:  # a mixture of devices
+                    if gpu:  # a mixture of devices
                         return general(*args, **options)
                     gpu = memory.gpu
                 if memory.plain:
@@ -128,7 +129,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
                         nbytes += operand[2]
                 else:
                     operand, extent = operand_of(each, memory)
-                    dense = dense and operand[3] is None
+                    dense = dense and not operand[3]
                     twin = view_of_twin(each, memory.twin)
                     nbytes += extent
                 reads.append(operand)
@@ -141,7 +142,7 @@ def _quick(  # noqa: C901, PLR0915 -- said below
                 if kind is list:  # sizes, by which an output may grow
                     elements *= abs(math.prod(each))
                 inner.append(each)
-        if gpu is None or (
+        if not gpu or (
             options and (counted or not values.issuperset(map(type, options.values())))
         ):
             return general(*args, **options)

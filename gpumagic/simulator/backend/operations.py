@@ -91,7 +91,7 @@ class Operation:
         self.call: Callable[..., Any] = made or overload._op
         has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
         # nothing computes it here
-        self.missing = made is None and not has_kernel(name, "CPU")
+        self.missing = not (made or has_kernel(name, "CPU"))
         self.rule: Rule = rule_for(name)
         functional = base.removesuffix("_")
         self.is_product = functional in _PRODUCTS and not kind.startswith("dtype")
@@ -104,17 +104,16 @@ class Operation:
         if functional in _CONVOLUTIONS:
             self.work = _convolution
         if base.startswith(special.FUSED):
-            back = base.endswith("_backward")
-            self.work = special.attention_work(back)
-            self.name = special.FLASH + ("_backward" if back else "")
+            self.work = special.attention_work(base.endswith("_backward"))
+            self.name = special.FLASH + base.removeprefix(special.FUSED)
         self.copies = base == "clone"
         self.blocks = _counting_blocks(base, self.rule)
         self.single = len(returns) == 1 and str(returns[0].type) == "Tensor"
         # returns new tensors, and nothing else
         self.several = len(returns) > 1 and all(
-            str(each.type) == "Tensor" and each.alias_info is None for each in returns
+            str(each.type) == "Tensor" and not each.alias_info for each in returns
         )
-        self.in_place = self.single and returns[0].alias_info is not None
+        self.in_place = self.single and bool(returns[0].alias_info)
         self.mixes = base in _TAKES_HOST_INDICES
         self.silent = not returns
         # names of the arguments that are outputs alone
@@ -123,7 +122,7 @@ class Operation:
         self.written: tuple[int | str, ...] = tuple(
             each.name if each.kwarg_only else position
             for position, each in enumerate(arguments)
-            if each.alias_info is not None and each.alias_info.is_write
+            if each.alias_info and each.alias_info.is_write
         )
         # how many tensors or lists of tensors it makes that were not there before
         self.makes = len(self.outs) or sum(not each.alias_info for each in returns)
@@ -131,7 +130,7 @@ class Operation:
             self.makes = 0
         self.pointwise = torch.Tag.pointwise in overload.tags and self.single
         self.over_lists = base.startswith("_foreach_")
-        if self.rule.kind in _SLOW_IN_HALF and made is None:
+        if self.rule.kind in _SLOW_IN_HALF and not made:
             self.call = special.in_single(self.call, self.written)
         names = {each.name for each in arguments}
         self.takes_generator = "generator" in names or base == special.DROPOUT
@@ -142,7 +141,7 @@ class Operation:
         self.takes_device = "device" in names
         self.launches = self.rule.launches
         self.rounds = self.rule.kind in (Kind.MATMUL, Kind.CONVOLUTION)
-        self.by_shape = self.rule.kind in _SHAPED and self.rule.harder is not None
+        self.by_shape = self.rule.kind in _SHAPED and bool(self.rule.harder)
 
     def run(self, args: Sequence[Any], named: dict[str, Any]) -> Any:
         """Call it; in wider types if it is not there in these and on CUDA is."""
@@ -175,12 +174,16 @@ class Operation:
         if rule.kind is Kind.CONVOLUTION:
             weight = next(each for each in reversed(tensors) if each.dim() > 2)
             return convolution_rule(rule, weight.size(1), weight.size(0))
-        return rule if dense else strided_rule(rule)
+        if not dense:
+            return strided_rule(rule)
+        return rule
 
     def rule_with_mask(self, indices: Iterable[Any]) -> Rule:
         """What it costs to index with these; a mask has to be counted first."""
         masked = any(str(getattr(each, "dtype", "")) in MASKS for each in indices)
-        return _waiting(self.rule) if masked else self.rule
+        if masked:
+            return _waiting(self.rule)
+        return self.rule
 
 
 @functools.cache
@@ -209,7 +212,7 @@ def names_to_register() -> Iterator[str]:
 
 
 def _is_view(returned: Any) -> bool:
-    return returned.alias_info is not None and not returned.alias_info.is_write
+    return bool(returned.alias_info) and not returned.alias_info.is_write
 
 
 def _product(*shapes: Any, out_shape: Any, **_: Any) -> Product:
@@ -260,9 +263,8 @@ def _counting_blocks(base: str, rule: Rule) -> Callable[[Sequence[Any]], int] | 
 
     if rule.kind in _SOFTMAXES and base != "logsumexp":
         return rows_of_a_softmax
-    if base in _BY_ROWS:
-        return rows
-    return channels if base in _BY_CHANNELS else None
+    counting = dict.fromkeys(_BY_ROWS, rows) | dict.fromkeys(_BY_CHANNELS, channels)
+    return counting.get(base)
 
 
 def _flop_formula(packet: Any) -> Callable[..., int] | None:

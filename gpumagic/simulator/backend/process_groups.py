@@ -8,7 +8,6 @@ has and the time of the model has passed.
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import threading
 import types
@@ -19,7 +18,8 @@ import torch.distributed as dist
 
 from gpumagic.errors import DeviceError
 from gpumagic.report.events import GroupPlace
-from gpumagic.simulator.backend.refusals import not_simulated, refusing
+from gpumagic.simulator.backend.call import tensors_in
+from gpumagic.simulator.backend.refusals import refusing
 from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.backend.tensors import operand_of
 from gpumagic.simulator.collective_times import (
@@ -29,15 +29,13 @@ from gpumagic.simulator.collective_times import (
     GroupCall,
     collective_time,
 )
-from gpumagic.simulator.scheduler import Scheduler, WorkName
+from gpumagic.simulator.scheduler import WorkName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.simulator.backend.simulation import Simulation
-    from gpumagic.simulator.hazards import Mark
     from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
-    from gpumagic.simulator.scheduler import Work
 
     _List = list[Any]
 
@@ -45,8 +43,7 @@ _OURS = "gpumagic_simulated"  # what torch knows our groups by while it makes on
 _NCCL_VERSION = (2, 27, 7)  # whose times the model has
 _TIMEOUT = dt.timedelta(minutes=10)  # as NCCL's in torch
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 2e-3
-_MOST_CALLS = 100_000
-_BARRIER = "barrier"
+_BARRIER, _BARRIER_BYTES = "barrier", 4
 _NAMES = (*(each.name.lower() for each in Collective), _BARRIER)
 _NO_TASK = -1  # outside of any backward pass
 # What gloo calls each, and what versions of torch call the same.
@@ -60,18 +57,33 @@ _METHODS = {
     " reduce_scatter_single reduce_scatter_tensor_coalesced"
     " reduce_scatter_single_coalesced",
     Collective.ALL_TO_ALL: "alltoall_base all_to_all_single",
-    None: "alltoall gather scatter send recv",  # no collective of NCCL's own
 }
+_NONE_OF_NCCL = [(None, e) for e in ("alltoall", "gather", "scatter", "send", "recv")]
 
 
 def process_groups(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     """What to put in the place of torch's own while on: object, name, replacement."""
-    groups = dist.distributed_c10d
-    yield groups, "_new_process_group_helper", _making(simulation, groups)
-    yield dist, "is_nccl_available", lambda: True
-    yield torch.cuda.nccl, "version", lambda: _NCCL_VERSION
-    yield groups, "default_pg_nccl_timeout", _TIMEOUT
-    placed = groups._get_object_coll_device
+    groups, known = dist.distributed_c10d, dist.Backend
+    make, placed = groups._new_process_group_helper, groups._get_object_coll_device
+
+    def new_process_group(
+        size: int, rank: int, ranks: Any, backend: Any, *args: Any, **options: Any
+    ) -> Any:
+        """A group of ours where NCCL is meant."""
+        asked = str(backend).lower()
+        undecided = asked == groups.Backend.UNDEFINED
+        if "nccl" not in asked and not undecided:
+            return make(size, rank, ranks, backend, *args, **options)
+        options.pop("backend_options", None)
+        group, of_group = make(size, rank, ranks, _OURS, *args, **options)
+        if isinstance(group, _Group):  # and not what torch has for those outside
+            if undecided or "gloo" in asked:
+                group.backends["cpu"] = "gloo"
+            group.bound_device_id = options.get("device_id")
+            world, backends = groups._world, group.backends.items()
+            world.pg_map[group] = (groups.Backend(asked), of_group)
+            world.pg_backend_config[group] = ",".join(map(":".join, backends))
+        return group, of_group
 
     def device_of_objects(group: Any = None) -> str:
         """Where pickled objects go: the current GPU, which `.to("sim")` is not."""
@@ -80,74 +92,36 @@ def process_groups(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
             return found
         return f"{simulation.shown_type}:{simulation.gpu().index}"
 
+    ours = known._BackendPlugin(lambda given, _: _Group(simulation, given), True)
+    custom = dist.ProcessGroup.BackendType.CUSTOM
+    yield known, "_plugins", {**known._plugins, _OURS.upper(): ours}
+    yield known, "backend_list", [*known.backend_list, _OURS]
+    yield known, "backend_capability", {**known.backend_capability, _OURS: [NAME]}
+    yield known, "backend_type_map", {**known.backend_type_map, _OURS: custom}
+    yield groups, "_new_process_group_helper", new_process_group
     yield groups, "_get_object_coll_device", device_of_objects
+    yield groups, "default_pg_nccl_timeout", _TIMEOUT
+    yield dist, "is_nccl_available", lambda: True
+    yield torch.cuda.nccl, "version", lambda: _NCCL_VERSION
     # What programs set of NCCL; nothing here depends on it.
     nccl = type("ProcessGroupNCCL", (), {"Options": types.SimpleNamespace})
     for module in (dist, groups):
         yield module, "ProcessGroupNCCL", nccl
 
 
-def _making(simulation: Simulation, groups: Any) -> Callable[..., Any]:
-    """Makes groups, ours where NCCL is meant."""
-    make = groups._new_process_group_helper
-
-    def new_process_group(
-        size: int, rank: int, ranks: Any, backend: Any, *args: Any, **options: Any
-    ) -> Any:
-        said = str(backend).lower()
-        undecided = said == groups.Backend.UNDEFINED
-        if "nccl" not in said and not undecided:
-            return make(size, rank, ranks, backend, *args, **options)
-        options.pop("backend_options", None)
-        on_host = undecided or "gloo" in said
-        with _known_to_torch(
-            groups.Backend, lambda given, _: _Group(simulation, given, on_host=on_host)
-        ):
-            group, of_group = make(size, rank, ranks, _OURS, *args, **options)
-        if isinstance(group, _Group):
-            group.bound_device_id = options.get("device_id")
-            world = groups._world
-            world.pg_map[group] = (groups.Backend(said), of_group)
-            known = f"cpu:gloo,{NAME}:nccl" if on_host else f"{NAME}:nccl"
-            world.pg_backend_config[group] = known
-        return group, of_group
-
-    return new_process_group
-
-
-@contextlib.contextmanager
-def _known_to_torch(backend: Any, create: Callable[..., Any]) -> Iterator[None]:
-    """Let torch make our groups, for as long as it makes one."""
-    defaults = dict(backend.default_device_backend_map)
-    backend.register_backend(_OURS, create, extended_api=True, devices=["cpu", NAME])
-    try:
-        yield
-    finally:
-        delattr(backend, _OURS.upper())
-        backend.backend_list.remove(_OURS)
-        backend._plugins.pop(_OURS.upper(), None)
-        for table in (backend.backend_capability, backend.backend_type_map):
-            table.pop(_OURS, None)
-        backend.default_device_backend_map.clear()
-        backend.default_device_backend_map.update(defaults)
-
-
 class _Group(dist.ProcessGroup):
     """A group of processes, each with a simulated GPU, as torch asks of it."""
 
-    def __init__(self, simulation: Simulation, given: Any, *, on_host: bool) -> None:
+    def __init__(self, simulation: Simulation, given: Any) -> None:
         super().__init__(given.group_rank, given.group_size)
-        self._simulation, self._on_host = simulation, on_host
-        self._name = str(given.group_id)
+        self._simulation, self._name = simulation, str(given.group_id)
         self.place, self.count = int(given.group_rank), int(given.group_size)
         members = [*given.global_ranks_in_group] or range(self.count)
         self._members = tuple(map(int, members))
-        data = dist.PrefixStore("data", given.store)
-        timeout = given.timeout
-        self.gloo = dist.ProcessGroupGloo(data, self.place, self.count, timeout=timeout)
-        # how many collectives each has called
-        self._came = dist.PrefixStore("came", given.store)
-        self._timeout = f"{timeout.total_seconds():g} s"
+        self.backends = {NAME: "nccl"}  # by the kind of device
+        self.gloo = dist.ProcessGroupGloo(
+            given.store, self.place, self.count, timeout=given.timeout
+        )
         self._streams: dict[SimulatedGpu, SimulatedStream] = {}
         self._called = 0
         self._gpu: SimulatedGpu | None = None  # the one that was used last
@@ -168,40 +142,42 @@ class _Group(dist.ProcessGroup):
     def _get_backend(self, _: Any) -> Any:
         return self.gloo
 
-    def shutdown(self) -> None:
+    def abort(self) -> None:
         """Nothing is left to do: all that was called has been done."""
 
-    abort = shutdown
+    shutdown = abort
     group_name = property(lambda self: self._name)
-    _device_types = property(
-        lambda self: [torch.device(NAME), *[torch.device("cpu")] * self._on_host]
-    )
+    _device_types = property(lambda self: [*map(torch.device, self.backends)])
 
     def barrier(self, opts: Any = None) -> Any:
         """All members meet, and the host waits for that."""
         given = getattr(opts, "device_ids", None) or [None]
         gpu = self._gpu or self._simulation.gpu(given[0])
-        return self.collective(Collective.ALL_REDUCE, (), (), barrier_of=gpu)
+        handle = self._run(_BARRIER, Collective.ALL_REDUCE, gpu, _BARRIER_BYTES)
+        handle.host_waits = "dist.barrier()"
+        return handle
 
     def collective(
-        self,
-        what: Collective,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
-        args: Any = (),
-        *,
-        barrier_of: SimulatedGpu | None = None,
+        self, what: Collective, inputs: _List, outputs: _List, args: Any
     ) -> Any:
-        """Run one of all members; answers with torch's handle of it.
+        """Run one of all members; answers with torch's handle of it."""
+        self._gpu = self._simulation.tensors.claimed((*inputs, *outputs)[0]).gpu
+        counted = inputs or outputs
+        if what is Collective.ALL_GATHER:
+            counted = outputs
+        about = self._gpu, sum(each.nbytes for each in counted)
+        return self._run(what.name.lower(), what, *about, inputs, outputs, args)
 
-        They meet, gloo moves the numbers, and it lies on a stream until its end.
-        """
+    def _run(
+        self, called: str, what: Collective, gpu: SimulatedGpu, nbytes: int,
+        inputs: Sequence[Any] = (), outputs: Sequence[Any] = (), args: Any = (),
+    ) -> _Handle:  # fmt: skip
+        """All meet, gloo moves the numbers, and it lies on a stream until its end."""
         simulation, machine = self._simulation, self._simulation.machine
         claimed, twin_of = simulation.tensors.claimed, simulation.tensors.twin_of
-        gpu = self._gpu = barrier_of or claimed((*inputs, *outputs)[0]).gpu
-        counted = outputs if what is Collective.ALL_GATHER else inputs or outputs
-        nbytes = 4 if barrier_of else sum(each.nbytes for each in counted)
-        call = self._next_call(_BARRIER if barrier_of else what.name.lower(), nbytes)
+        call = GroupCall(self._name, self._called, called, nbytes)
+        self._called += 1
+        simulation.roll.called(call)
         empty = torch.empty
         filled = [empty(e.shape, dtype=e.dtype, device="cpu") for e in outputs]
         read = [twin_of(each).detach().contiguous() for each in inputs]
@@ -214,13 +190,19 @@ class _Group(dist.ProcessGroup):
             called_ns = machine.scheduler.now_ns
             machine.wait(stream, current)
             came_ns = machine.scheduler.come_to(stream.queue, HOST_NS)
-        with self._waiting(call):
-            latest_ns = self._meet(call, came_ns)
-            if not barrier_of:
+        try:
+            with simulation.roll.waiting(call):
+                latest_ns = self._meet(call, came_ns)
                 _move(self, what, read, filled, args)
-        told = collective_time(what, nbytes, gpu.model, self.count)
-        end_ns = latest_ns + told.ns
-        name = f"ncclDevKernel_{what.value}_{told.algorithm}_{told.protocol}"
+        except RuntimeError as error:
+            raise DeviceError(
+                f"{call} failed: {str(error).partition(chr(10))[0]}",
+                "all ranks of the group have to call it, within the timeout= of "
+                "init_process_group; in a notebook %gpu_ranks says who is missing",
+            ) from None
+        took_ns, way = collective_time(what, nbytes, gpu.model, self.count)
+        end_ns = latest_ns + took_ns
+        name = f"ncclDevKernel_{what.value}_{way}"
         spot = GroupPlace(self._name, call.number, what.value, self._members, nbytes)
         reads, writes = (
             [operand_of(each, claimed(each))[0] for each in tensors]
@@ -233,18 +215,13 @@ class _Group(dist.ProcessGroup):
             mark = tracker.record(stream.order)
         if races:
             simulation.tell(races)
-        if len(simulation.roll.calls) < _MOST_CALLS:
-            simulation.roll.calls.append(
-                CollectiveCall(
-                    self._name, call.number, name, nbytes, called_ns, self._members,
-                    end_ns - work.duration_ns, end_ns,
-                )
-            )  # fmt: skip
+        when_ns = end_ns - work.duration_ns, end_ns
+        about = call.number, name, nbytes, called_ns, self._members, *when_ns
+        simulation.roll.calls.append(CollectiveCall(self._name, *about))
         with torch.no_grad():
             for each, given in zip(outputs, filled, strict=True):
                 twin_of(each).copy_(given)
-        host_waits = "dist.barrier()" if barrier_of else ""
-        return _Handle(simulation, gpu, work, mark, [*outputs], host_waits)
+        return _Handle(simulation, gpu, work, mark, [*outputs])
 
     def wait(self, work: Any) -> None:
         """Wait for gloo, so that Ctrl-C need not."""
@@ -254,52 +231,17 @@ class _Group(dist.ProcessGroup):
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         work.wait()
 
-    @contextlib.contextmanager
-    def _waiting(self, call: GroupCall) -> Iterator[None]:
-        """The host waits in a collective, during a block."""
-        with self._simulation.roll.waiting(call):
-            try:
-                yield
-            except RuntimeError as error:
-                missing = ", ".join(map(str, self._missing(call)))
-                said = f"rank {missing} did not come to {call} within {self._timeout}"
-                if not missing:
-                    said = f"{call} failed: {str(error).partition(chr(10))[0]}"
-                raise DeviceError(
-                    said,
-                    "all ranks of the group have to call it; timeout= of "
-                    "init_process_group",
-                ) from None
-
-    def _missing(self, call: GroupCall) -> _List:
-        """The members that have called fewer collectives than this one."""
-
-        def came(place: int) -> bool:
-            there = self._came.check([str(place)])
-            return there and int(self._came.get(str(place))) >= call.number
-
-        return [rank for place, rank in enumerate(self._members) if not came(place)]
-
     def are_on_host(self, given: Any) -> bool:
         """Whether gloo does it; nothing mixes with anything."""
-        kinds = {each.device.type for each in _tensors_in(given)}
+        kinds = {each.device.type for each in tensors_in(given)}
         ours = {NAME, self._simulation.shown_type}
         if kinds <= ours:
             return False
-        if kinds == {"cpu"} and self._on_host:
+        if kinds == {"cpu"} <= {*self.backends}:
             return True
         raise RuntimeError(
             f"No backend type associated with device type {min(kinds - ours)}"
         )
-
-    def _next_call(self, name: str, nbytes: int) -> GroupCall:
-        if not isinstance(self._simulation.machine.scheduler, Scheduler):
-            raise not_simulated("collectives in a graph", "capture what is around them")
-        call = GroupCall(self._name, self._called, name, nbytes)
-        self._called += 1
-        self._simulation.roll.called(call)
-        self._came.set(str(self.place), str(call.number))
-        return call
 
     def _meet(self, call: GroupCall, came_ns: int) -> int:
         """When the last of the members comes, if all mean the same.
@@ -329,31 +271,25 @@ class _Group(dist.ProcessGroup):
 class _Handle(dist.Work):
     """A handle of a collective that was called, as NCCL's."""
 
-    def __init__(
-        self,
-        simulation: Simulation,
-        gpu: SimulatedGpu,
-        work: Work,
-        mark: Mark,
-        outputs: _List,
-        host_waits: str,
-    ) -> None:
+    host_waits = ""  # what the host waits in, for a barrier alone
+
+    def __init__(self, simulation: Simulation, gpu: SimulatedGpu, *about: Any) -> None:
         super().__init__()
-        self._simulation, self._gpu, self._outputs = simulation, gpu, outputs
-        self._work, self._mark, self._host_waits = work, mark, host_waits
+        self._simulation, self._gpu = simulation, gpu
+        self._work, self._mark, self._outputs = about
 
     def wait(self, _: Any = None) -> bool:
-        """Let the current stream wait; the host does for a barrier alone."""
+        """Let the current stream wait."""
         work, mark, simulation = self._work, self._mark, self._simulation
         stream, scheduler = simulation.stream(self._gpu), simulation.machine.scheduler
         with simulation.books() as tracker:
             scheduler.wait(stream.queue, work, self._gpu.costs.host.wait_stream_ns)
             tracker.wait(stream.order, mark)
-            if self._host_waits:
+            if self.host_waits:
                 began_ns = scheduler.now_ns
                 scheduler.wait_for(work)
                 tracker.host_waits_for_mark(mark)
-                scheduler.host_waited(self._host_waits, began_ns)
+                scheduler.host_waited(self.host_waits, began_ns)
         return True
 
     synchronize = block_current_stream = wait
@@ -367,27 +303,29 @@ class _Handle(dist.Work):
 
     is_success = is_completed
 
-    def result(self) -> _List:
-        return self._outputs
-
     def get_future(self) -> Any:
         """A future of those; whoever waits for it lets the current stream wait."""
         if torch._C._current_graph_task_id() != _NO_TASK:
             # DDP's reducer waits in C++, at the end of the backward pass.
             torch.autograd.Variable._execution_engine.queue_callback(self.wait)
-        base = torch.futures.Future
-
-        def waiting(name: str) -> Any:
-            def call(future: Any, *args: Any) -> Any:
-                self.wait()
-                return getattr(base, name)(future, *args)
-
-            return call
-
-        methods = {name: waiting(name) for name in ("wait", "value", "then")}
-        future = type("Future", (base,), methods)()
+        future = _Future()
+        future.handle = self
         future.set_result(self._outputs)
         return future
+
+
+class _Future(torch.futures.Future):
+    """What a collective gives, to be waited for on the device."""
+
+    handle: _Handle
+
+    def wait(self) -> Any:
+        self.handle.wait()
+        return super().wait()
+
+    def then(self, callback: Any) -> Any:
+        self.handle.wait()
+        return super().then(callback)
 
 
 # ------------------------------------------------------------- how gloo does each
@@ -402,24 +340,19 @@ def _method(gloo_name: str, what: Collective | None) -> Callable[..., Any]:
             return getattr(self.gloo, gloo_name)(*args)
         if what is None:
             return refuse()
-        given = [
-            [*_tensors_in(each)]
-            for each in args[:2]
-            if isinstance(each, (torch.Tensor, list, tuple))
-        ]
+        given = [*filter(None, map(tensors_in, args[:2]))]
         outputs, inputs = given[0], given[-1]
-        if what in {Collective.REDUCE, Collective.BROADCAST}:
-            is_root = args[-1].rootRank == self.place
-            if what is Collective.BROADCAST:
-                inputs, outputs = (inputs, []) if is_root else ([], outputs)
-            elif not is_root:
-                outputs = []
+        is_root = getattr(args[-1], "rootRank", self.place) == self.place
+        if what is Collective.BROADCAST and not is_root:
+            inputs = []
+        elif what is Collective.BROADCAST or not is_root:
+            outputs = []
         return self.collective(what, inputs, outputs, args)
 
     return call
 
 
-for _what, _names in _METHODS.items():
+for _what, _names in (*_METHODS.items(), *_NONE_OF_NCCL):
     for _name in _names.split():
         setattr(_Group, _name, _method(_names.partition(" ")[0], _what))
 
@@ -465,11 +398,3 @@ def _by_rank(wholes: _List, count: int, ranks: int) -> list[_List]:
         return [[*each.view(-1).chunk(ranks)] for each in wholes]
     flat = [each.view(-1) for each in wholes]
     return [flat[at : at + ranks] for at in range(0, len(flat), ranks)]
-
-
-def _tensors_in(given: Any) -> Iterator[Any]:
-    if isinstance(given, torch.Tensor):
-        yield given
-    elif isinstance(given, (list, tuple)):
-        for each in given:
-            yield from _tensors_in(each)

@@ -52,13 +52,13 @@ def require_fit(module: Any) -> None:
             f"the simulator needs torch 2.10 or newer; this is {module.__version__}",
             f"{sys.executable} -m pip install -U torch, then restart",
         )
-    if other is not None and registered() is None:
+    if other and not registered():
         raise DeviceError(
             f"torch takes one device registered from Python, and {other!r} is "
             "registered already",
             f"restart without the package that registers {other!r}",
         )
-    if why_no_cuda(module) is None:
+    if not why_no_cuda(module):
         raise DeviceError(
             "there is a real GPU for this process to use, and the simulator would "
             "disturb its streams and its pinned memory",

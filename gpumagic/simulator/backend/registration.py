@@ -68,7 +68,7 @@ def registered() -> SimulatedModule | None:
 def register() -> SimulatedModule:
     """Register the device, or find it registered."""
     module = registered()
-    if module is not None:
+    if module:
         return module
     set_aside = SetAside()
     private_use_1 = torch._C._autograd.DeviceType.PrivateUse1
@@ -109,14 +109,14 @@ class SimulatedModule(types.ModuleType):
         self.kept: list[bytearray] = []
         self.routes = Routes()
 
-    def offer(self, box: Any, names: Mapping[str, Any] | None) -> None:
-        """Offer these names from now on; None: the simulator is off."""
+    def offer(self, box: Any, names: Mapping[str, Any] = _NAMES_WHEN_OFF) -> None:
+        """Offer these names from now on."""
         self.simulated_box = box
-        self._names = _NAMES_WHEN_OFF if names is None else names
+        self._names = names
 
     def forked(self) -> None:
         """This process is a child; what its parent had started is lost here."""
-        if self.simulated_box is not None:
+        if self.simulated_box:
             self.simulated_box.lose_by_fork()
 
     def __getattr__(self, name: str) -> Any:
@@ -210,7 +210,7 @@ def _fence_storages(module: SimulatedModule) -> None:
         if device is None or torch.device(device).type != NAME:
             return make(cls, *args, **options)
         size = args[0] if args else options.get("size", 0)
-        if module.make_storage is None or not isinstance(size, int):
+        if not (module.make_storage and isinstance(size, int)):
             raise DeviceError(*refusal)
         return module.make_storage(size, torch.device(device))
 
@@ -265,7 +265,7 @@ def restoring(run_backward: Callable[..., Any], set_aside: SetAside) -> Any:
             return run_backward(*arguments, **options)
         except SystemError:  # "returned NULL without setting an exception"
             error = set_aside.take()
-            if error is None:
+            if not error:
                 raise
         # Out here, so that it keeps its own cause and context.
         raise error

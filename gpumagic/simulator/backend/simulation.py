@@ -25,7 +25,6 @@ from gpumagic.simulator.backend.refusals import refuse_in_child
 from gpumagic.simulator.backend.registration import NAME
 from gpumagic.simulator.backend.streams import Polling, Stream, name_of
 from gpumagic.simulator.backend.tensors import Tensors
-from gpumagic.simulator.collective_times import Roll
 from gpumagic.simulator.hazards import problem_and_hint
 from gpumagic.simulator.operators import Kind, dtype_word
 
@@ -87,7 +86,6 @@ class Simulation:
         # As it was, before the first tensor of this thread switches it off.
         self.engine_threads = torch.autograd.is_multithreading_enabled()
         self.here = Here()
-        self.first_use: PlaceMark | None = None  # the line that started the machine
         self.tensors = Tensors(self.device_type, self.gpu, kept)
         self.interrupts = interrupts
         self.places = Places((str(torch.__path__[0]),))
@@ -97,12 +95,12 @@ class Simulation:
             weakref.WeakValueDictionary()
         )
         self.dtype_words = {
-            each: dtype_word(str(each).removeprefix("torch."), tf32=False)
+            each: dtype_word(str(each).removeprefix("torch."))
             for each in vars(torch).values()
             if isinstance(each, torch.dtype)
         }
         self.poisons = box.hazards == "poison"
-        self.races: list[Race] = []  # all that were found, in their order
+        self.races = box.found_races
         # those who take them, in the place of a warning
         self.collectors: list[Callable[[Race], None]] = []
         self._told: set[tuple[_Line, _Line]] = set()  # races whose lines are known
@@ -113,7 +111,7 @@ class Simulation:
         self.backward = BackwardStreams(self)
         self.foresee = functools.partial(require_room, self)
         self.polling = Polling(self)
-        self.roll = Roll()
+        self.roll = box.roll
         self.capture: CUDAGraph | None = None  # the graph that is being captured
         self.on = True
         self.side_streams = False  # whether any was ever used
@@ -135,7 +133,7 @@ class Simulation:
             visible = self.driver.initialise()
             if not visible:
                 raise RuntimeError(self.says("No CUDA GPUs are available"))
-            self.first_use = self.places.here()
+            self.machine.first_use = self.places.here()
             self.machine.initialise(visible)
             gpus = self.machine.gpus
         if index is None or index == -1:
@@ -156,9 +154,9 @@ class Simulation:
     def random_source(self, gpu: int, given: Any = None) -> Any:
         """Where random numbers come from: the generator given, or the GPU's own."""
         own: Generator | None = self.generators[gpu]
-        if given is not None:
+        if given:
             own = self.own_generators.get(given._cdata)
-        if own is None:
+        if not own:
             raise RuntimeError(
                 f"Expected a '{self.shown_type}' device type for generator but found "
                 f"'{given.device.type}'"
@@ -194,8 +192,9 @@ class Simulation:
             self._told.add(ticket)
             seen, mark = self.in_words(race), race.later_place
             said = f"{self.label}: {seen.problem}\n  -> {seen.hint}"
-            place = None if mark is None else Place(*mark)
-            file, line = (place.shown_file, place.line) if place else ("<unknown>", 1)
+            file, line = "<unknown>", None
+            if mark:
+                file, line = Place(*mark).shown_file, Place(*mark).line
             warnings.warn_explicit(said, DataRace, file, line or 1)
 
     def in_words(self, race: Race) -> SeenRace:
@@ -257,7 +256,7 @@ def _typed_for(stream: SimulatedStream) -> str | None:
 
 def _line(mark: PlaceMark | None) -> _Line:
     """A cell that is run again is another one: who runs it again wants to see it."""
-    if mark is None:
+    if not mark:
         return "", None, None
     place = Place(*mark)
     return place.file, place.line, place.cell
@@ -284,10 +283,8 @@ class BackwardStreams:
     def stream_for(self, gpu: SimulatedGpu) -> SimulatedStream:
         """Where work on a GPU goes, in this thread and now."""
         here = self._simulation.here
-        if here.inside is not None:
-            node = self._core._current_autograd_node()
-            if node is not None:
-                self._enter(here.inside, node, gpu)
+        if here.inside and (node := self._core._current_autograd_node()):
+            self._enter(here.inside, node, gpu)
         current = here.streams.get(gpu, gpu.default_stream)
         count, forward = self._count(), self._forward
         first, here.numbered = here.numbered, count
@@ -323,8 +320,7 @@ class BackwardStreams:
             inside.node = number
             inside.entered.clear()
             streams.clear()
-            stream = self._forward.get(number)
-            if stream is not None:
+            if stream := self._forward.get(number):
                 streams[stream.gpu] = stream
         if gpu not in inside.entered:
             inside.entered.add(gpu)

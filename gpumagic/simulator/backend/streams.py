@@ -16,6 +16,7 @@ import torch
 from gpumagic.errors import DeviceError
 from gpumagic.simulator.backend.refusals import not_simulated
 from gpumagic.simulator.backend.registration import NAME
+from gpumagic.simulator.scheduler import BEGINNING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,8 +57,7 @@ class Stream(torch.Stream):
     @classmethod
     def of(cls, stream: SimulatedStream) -> Any:
         """The torch object of a stream; one, so that `current_stream() is s` holds."""
-        made = cls._objects.get(stream)
-        if made is None:
+        if stream not in cls._objects:
             made = cls._objects[stream] = super().__new__(
                 cls,
                 stream_id=stream.number,
@@ -65,7 +65,7 @@ class Stream(torch.Stream):
                 device_type=_PRIVATE_USE_1,
             )
             made._simulated = stream
-        return made
+        return cls._objects[stream]
 
     @property
     def device(self) -> Any:
@@ -112,7 +112,7 @@ class Stream(torch.Stream):
 
     def record_event(self, event: Any = None) -> Any:
         """An event behind all that this stream was given so far."""
-        event = self._event() if event is None else event
+        event = event or self._event()
         event.record(self)
         return event
 
@@ -194,9 +194,9 @@ class Event(torch.Event):
     # Set in the subclass of each simulation.
     _simulation: Simulation
     _timing: bool
-    _work: Work | None
-    _mark: Mark | None
-    _gpu: SimulatedGpu | None
+    _work: Work = BEGINNING  # until it is recorded
+    _mark: Mark = ()
+    _gpu: SimulatedGpu | None = None
 
     def __new__(
         cls,
@@ -219,7 +219,6 @@ class Event(torch.Event):
             blocking=blocking,
         )
         event._timing = enable_timing
-        event._work = event._mark = event._gpu = None
         return event
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -228,14 +227,14 @@ class Event(torch.Event):
     @property
     def device(self) -> Any:
         """The GPU where it was recorded; before that the first."""
-        index = 0 if self._gpu is None else self._gpu.index
-        return torch.device(self._simulation.shown_type, index)
+        gpu = self._gpu or self._simulation.machine.all_gpus[0]
+        return torch.device(self._simulation.shown_type, gpu.index)
 
     def record(self, stream: Any = None) -> None:
         """Mark the end of all that a stream was given so far."""
         simulation, simulated = self._simulation, self._stream(stream)
         gpu = simulated.gpu
-        if self._gpu is not None and self._gpu is not gpu:
+        if self._gpu and self._gpu is not gpu:
             raise RuntimeError(
                 f"Event device index {self._gpu.index} does not match recording "
                 f"stream's device index {gpu.index}."
@@ -253,12 +252,11 @@ class Event(torch.Event):
         cost_ns = simulated.gpu.costs.host.event_wait_ns
         with simulation.books() as tracker:
             simulation.machine.scheduler.wait(simulated.queue, self._work, cost_ns)
-            if self._mark is not None:
-                tracker.wait(simulated.order, self._mark)
+            tracker.wait(simulated.order, self._mark)
 
     def query(self) -> bool:
         """Whether the stream has passed it; one never recorded is passed."""
-        if self._gpu is None:
+        if not self._gpu:
             return True
         simulation, cost_ns = self._simulation, self._gpu.costs.host.query_ns
         with simulation.books():
@@ -268,17 +266,16 @@ class Event(torch.Event):
         """The same without a question of the host's, which would take it time."""
         with self._simulation.books() as tracker:
             done = self._simulation.machine.scheduler.done(self._work)
-            if done and self._mark is not None:
+            if done:
                 tracker.host_waits_for_mark(self._mark)
         return done
 
     def synchronize(self) -> None:
         """Wait until the stream has passed it."""
-        if self._gpu is None or self._mark is None:
-            return
         machine = self._simulation.machine
-        with self._simulation.books():
-            machine.synchronize_event(self._gpu, self._work, self._mark)
+        if self._gpu:
+            with self._simulation.books():
+                machine.synchronize_event(self._gpu, self._work, self._mark)
 
     def elapsed_time(self, end: Any) -> float:
         """Milliseconds from this event to another."""
@@ -286,7 +283,7 @@ class Event(torch.Event):
             raise ValueError(
                 "Both events must be created with argument 'enable_timing=True'."
             )
-        if self._work is None or end._work is None:
+        if BEGINNING in (self._work, end._work):
             raise ValueError(
                 "Both events must be recorded before calculating elapsed time."
             )
@@ -299,12 +296,12 @@ class Event(torch.Event):
                 "CUDA error: invalid resource handle\nthe events were recorded on "
                 "different GPUs, which have no clock in common"
             )
-        return float(end._work.end_ns - (self._work.end_ns or 0)) / 1e6
+        return float(end._work.end_ns - self._work.end_ns) / 1e6
 
     def _stream(self, stream: Any) -> SimulatedStream:
-        if stream is None:
-            return self._simulation.stream(self._simulation.gpu())
-        return own_stream(self._simulation, stream)
+        if stream:
+            return own_stream(self._simulation, stream)
+        return self._simulation.stream(self._simulation.gpu())
 
     def __repr__(self) -> str:
         simulation = self._simulation
@@ -386,7 +383,7 @@ class Polling:
         if not is_done():
             passed_ns = time.perf_counter_ns() - asked.real_ns
             paused = asked.simulated_ns == scheduler.now_ns and passed_ns > _PAUSE_NS
-            asked.pauses = asked.pauses + 1 if paused else 0
+            asked.pauses = (asked.pauses + 1) * paused
             if asked.pauses >= _IN_VAIN:
                 scheduler.elapse(passed_ns)
         scheduler.elapse(cost_ns)

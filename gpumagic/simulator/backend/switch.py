@@ -96,7 +96,7 @@ class Switch:
             module.make_storage = self._storage
             undo.callback(setattr, module, "make_storage", None)
             module.offer(box, torch_sim.as_mapping())
-            undo.callback(module.offer, None, None)
+            undo.callback(module.offer, None)
             if as_cuda:
                 standing_in.stand_in_for_cuda(simulation, torch_sim, undo, put)
             self._undo = undo.pop_all()

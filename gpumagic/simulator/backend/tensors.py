@@ -29,6 +29,7 @@ from gpumagic.simulator.hazards import Accesses
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from gpumagic.simulator.allocator_blocks import Block
     from gpumagic.simulator.backend.simulation import Simulation
     from gpumagic.simulator.hazards import Operand
     from gpumagic.simulator.machine import SimulatedGpu, SimulatedStream
@@ -85,11 +86,11 @@ class Tensors:
         def wrap(twin: Any, stream: SimulatedStream, block: Any, whole: Operand) -> Any:
             gpu = stream.gpu
             type_ = types.get(twin.dtype)
-            if type_ is None or twin.storage_offset():
-                tensor = over_storage(twin, gpu.index)
-            else:
+            if type_ and not twin.storage_offset():
                 geometry = twin.size(), twin.stride()
                 tensor = make(pointer_of(twin), EXTENSION, gpu.index, type_, *geometry)
+            else:
+                tensor = over_storage(twin, gpu.index)
             storage = tensor.untyped_storage()
             memory = Memory()
             memory.twin = twin
@@ -115,7 +116,7 @@ class Tensors:
         pointer is a host address, so its memory can be looked at.
         """
         memory = self.memory_of(tensor)
-        if memory is None:
+        if not memory:
             storage = tensor.untyped_storage()
             nbytes, uint8 = storage.nbytes(), self._types[torch.uint8]
             pointer = torch._C.StorageBase.data_ptr(storage)
@@ -125,7 +126,10 @@ class Tensors:
             memory.gpu = self._gpu(tensor.device.index)
             memory.accesses = Accesses(nbytes)
             memory.whole = memory.accesses, 0, nbytes, None
-            memory.life = None
+            memory.life = life = Life(storage, self.freed.append)
+            life.accesses, life.block, life.recorded = memory.accesses, None, ()
+            life.stream = memory.gpu.default_stream
+            self.lives[id(life)] = life
             storage._gpumagic = memory
         return memory
 
@@ -169,8 +173,7 @@ class Tensors:
         self, tensor: Any, storage: Any, offset: int, size: Any, stride: Any
     ) -> Any:
         """Let a tensor lie on another storage, in another geometry."""
-        memory = getattr(storage, "_gpumagic", None)
-        if memory is not None:
+        if memory := getattr(storage, "_gpumagic", None):
             memory.plain = False
         return self._set(self._on_cpu, tensor, storage, offset, size, stride)
 
@@ -199,7 +202,7 @@ class Memory:
     gpu: SimulatedGpu  # the simulated GPU that it lies on
     accesses: Accesses  # who has read and written it
     whole: Operand  # all of it, as the tracker wants what is read or written
-    life: Life | None  # what is to be given back at its end; None where nothing is
+    life: Life  # what is to be given back at its end
 
 
 class Life(weakref.ref[Any]):
@@ -208,7 +211,7 @@ class Life(weakref.ref[Any]):
     __slots__ = ("accesses", "block", "recorded", "stream")
 
     accesses: Accesses
-    block: Any
+    block: Block | None  # None where there is nothing to give back
     recorded: tuple[int, ...]  # the orders of other streams that it was marked for
     stream: SimulatedStream
 
@@ -261,12 +264,9 @@ def operand_of(tensor: Any, memory: Any) -> tuple[Operand, int]:
         reach += (size - 1) * stride
         touched *= size if stride else 1
     nbytes = min(touched, reach) * itemsize
-    dense = touched == reach
-    layout = (
-        None
-        if dense
-        else (low, (*sizes,), (*(stride * itemsize for stride in strides),), itemsize)
-    )
+    layout = None
+    if touched != reach:
+        layout = low, (*sizes,), (*(each * itemsize for each in strides),), itemsize
     return (memory.accesses, low, low + reach * itemsize, layout), nbytes
 
 
@@ -287,31 +287,25 @@ def simulated_addresses(simulation: Simulation) -> Iterator[tuple[Any, str, Any]
             pointer = plain(self)  # first: it refuses what has no memory
             if not pointer or device_of(self).type != NAME:
                 return pointer
-            begins = _base(claimed(self))
-            if begins is None:
+            if not (block := claimed(self).life.block):
                 return pointer
             offset_bytes: int = self.storage_offset() * self.element_size()
-            return begins + offset_bytes
+            return block.address + offset_bytes
 
         return data_ptr
 
     @functools.wraps(of_storage)
     def data_ptr(self: Any) -> int:
         pointer: int = of_storage(self)
-        begins = _base(getattr(self, "_gpumagic", None)) if pointer else None
-        return pointer if begins is None else begins
+        memory: Memory | None = getattr(self, "_gpumagic", None)
+        if pointer and memory and memory.life.block:
+            return memory.life.block.address
+        return pointer
 
     for name in ("data_ptr", "const_data_ptr"):
         if hasattr(base, name):  # torch 2.11 has not both
             yield torch.Tensor, name, of_tensor(getattr(base, name))
     yield torch.UntypedStorage, "data_ptr", data_ptr
-
-
-def _base(memory: Memory | None) -> int | None:
-    """Where the block of a storage begins; None where it has none."""
-    block = None if memory is None or memory.life is None else memory.life.block
-    address: int | None = None if block is None else block.address
-    return address
 
 
 class Maker:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpumagic.report.places import Place
-from gpumagic.simulator.allocator_snapshot import Recording
 from gpumagic.simulator.backend.refusals import refuse_in_child, refusing
 from gpumagic.simulator.backend.streams import index_of, make_current, own_stream
 from gpumagic.simulator.driver import identity
@@ -56,11 +55,6 @@ def _properties(gpu: SimulatedGpu) -> types.SimpleNamespace:
     )
 
 
-def _fraction(gpu: SimulatedGpu) -> float:
-    allowed, whole = gpu.allocator.allowed_bytes, gpu.model.memory_bytes
-    return 1.0 if allowed is None else allowed / whole
-
-
 # What is asked of a GPU, and what is reset there, by torch's names.
 _ASKED: dict[str, Callable[[SimulatedGpu], Any]] = {
     "get_device_name": lambda gpu: gpu.model.label,
@@ -70,7 +64,9 @@ _ASKED: dict[str, Callable[[SimulatedGpu], Any]] = {
     "max_memory_allocated": lambda gpu: gpu.allocator.peak_allocated_bytes,
     "memory_reserved": lambda gpu: gpu.allocator.reserved_bytes,
     "max_memory_reserved": lambda gpu: gpu.allocator.peak_reserved_bytes,
-    "get_per_process_memory_fraction": _fraction,
+    "get_per_process_memory_fraction": lambda gpu: min(
+        gpu.allocator.allowed_bytes / gpu.model.memory_bytes, 1.0
+    ),
 }
 _RESET: dict[str, Callable[[SimulatedGpu], None]] = {
     "reset_peak_memory_stats": lambda gpu: gpu.allocator.reset_peaks(),
@@ -137,12 +133,12 @@ class TorchSim:
 
     def device_of(self, obj: Any) -> Any:
         """Send the work of a `with` block to the GPU of a tensor."""
-        return self.device_class(obj.get_device() if obj.is_cuda else None)
+        return self.device_class(obj.get_device())
 
     def can_device_access_peer(self, device: Any, peer_device: Any) -> bool:
         """Whether two GPUs copy to each other without the host."""
         one, other = self._gpu(device), self._gpu(peer_device)
-        return one is not other and one.model.links.peer_bytes_per_s is not None
+        return one is not other and one.model.links.peer_bytes_per_s > 0
 
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
         """Whether bfloat16 works; older GPUs emulate it."""
@@ -161,14 +157,14 @@ class TorchSim:
 
     def set_stream(self, stream: Any) -> None:
         """Send this thread's work to a stream."""
-        if stream is not None:
+        if stream:
             simulated = own_stream(self._simulation, stream)
             self._simulation.here.device = simulated.gpu.index
             make_current(self._simulation, simulated)
 
     def stream(self, stream: Any) -> Any:
         """Send the work of a `with` block to a stream; None changes nothing."""
-        return contextlib.nullcontext() if stream is None else stream
+        return stream or contextlib.nullcontext()
 
     def synchronize(self, device: Any = None) -> None:
         """Wait until a GPU is idle."""
@@ -186,9 +182,11 @@ class TorchSim:
 
     def memory_stats(self, device: Any = None) -> dict[str, Any]:
         """The caching allocator's counters; empty before the first use."""
-        gpu = self._gpu(device) if self.is_initialized() else None
+        if not self.is_initialized():
+            return {}
+        gpu = self._gpu(device)
         with self._simulation.books():
-            return gpu.allocator.memory_stats() if gpu else {}
+            return gpu.allocator.memory_stats()
 
     def memory_snapshot(
         self, mempool_id: tuple[int, int] | None = None, include_traces: bool = True
@@ -198,14 +196,14 @@ class TorchSim:
         with self._simulation.books():
             return [
                 segment
-                for gpu in self._used()
+                for gpu in self._simulation.machine.gpus
                 for segment in gpu.allocator.memory_snapshot(mempool_id or (0, 0))
             ]
 
     def empty_cache(self) -> None:
         """Give what no tensor uses back to the driver."""
         with self._simulation.books():
-            for gpu in self._used():
+            for gpu in self._simulation.machine.gpus:
                 gpu.allocator.empty_cache()
 
     def clear_workspaces(self) -> None:
@@ -264,9 +262,6 @@ class TorchSim:
         }
 
     # ---------------------------------------------------------------- helpers
-
-    def _used(self) -> list[SimulatedGpu]:
-        return self._simulation.machine.gpus if self.is_initialized() else []
 
     def _gpu(self, device: Any) -> SimulatedGpu:
         if self._is_in_bad_fork():
@@ -363,14 +358,13 @@ class History:
         With any context the calls of all actions are kept, those of Python.
         """
         del stacks
-        most = min(max_entries, _MOST_ENTRIES) if enabled == "all" else 1
-        recording = Recording(max(most, 1), *([self._gather] if context else []))
+        kept = {None: 0, "all": max(min(max_entries, _MOST_ENTRIES), 1)}
+        most = kept.get(enabled, 1)
+        gather = [self._gather] * bool(context)
         self._torch_sim.init()
         with self._simulation.books():
             for gpu in self._simulation.machine.gpus:
-                gpu.allocator.record_history(
-                    recording if enabled else None, clear=clear_history
-                )
+                gpu.allocator.record_history(most, *gather, clear=clear_history)
             following = bool(enabled and context)
             if following != self._following:
                 self._following = following
@@ -378,12 +372,11 @@ class History:
 
     def _gather(self, action: str, block: Block | None) -> Calls:
         """The calls of now, or those in which the tensor of this block has died."""
-        marks: tuple[PlaceMark, ...] | None = None
-        if block is not None and action != "alloc":
-            deaths = self._deaths.marks
-            marks = (deaths.pop if action == "free_completed" else deaths.get)(
-                block, None
-            )
+        deaths, marks = self._deaths.marks, None
+        if block and action != "alloc":
+            marks = deaths.get(block)
+        if block and action == "free_completed":
+            deaths.pop(block, None)
         marks = marks or _calls_here()
         return lambda: [dict(_frame(mark)) for mark in marks]
 
@@ -410,7 +403,7 @@ def _calls_here() -> tuple[PlaceMark, ...]:
     """Where each function stands that led here, the innermost first."""
     found: list[PlaceMark] = []
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    while frame:
         code = frame.f_code
         if not code.co_filename.startswith(_OURS):
             found.append((code, frame.f_lasti))

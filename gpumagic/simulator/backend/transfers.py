@@ -51,6 +51,7 @@ _FACTORIES = (
 )  # fmt: skip
 _METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 _LOOKED_AT = 64  # blocks, for one that is free
+_RULES = {True: COPY, False: CAST}  # by whether both have one type
 
 
 class Transfers:
@@ -124,7 +125,7 @@ class Transfers:
         numbers = simulation.tensors.twin_of(source) if from_ else source
         simulation.foresee(numbers.numel() * (dtype or numbers.dtype).itemsize, to)
         target = self._empty_like(numbers, dtype=dtype, memory_format=memory_format)
-        if to is not None:
+        if to:
             target = simulation.place(target, to)
         elif non_blocking or pin_memory:
             target = self._pin(target)  # as on CUDA, so that it can arrive later
@@ -133,7 +134,8 @@ class Transfers:
     def item(self, source: Any) -> Any:
         """`source.item()`: a copy of one element, for which the host waits."""
         gpu = self._gpu_of(source)
-        races = self._move(gpu, Engine.D2H, source, None, waits=".item()")
+        read, nbytes = self._operands(source)
+        races = self._move(gpu, Engine.D2H, nbytes, read, (), waits=".item()")
         return self._seen(races, source).item()
 
     def _seen(self, races: Sequence[Race], source: Any) -> Any:
@@ -172,29 +174,29 @@ class Transfers:
         Between two it is on the source's stream, with a barrier to and from the other.
         """
         simulation, machine = self._simulation, self._simulation.machine
+        read, nbytes = self._operands(source)
+        written, written_bytes = self._operands(target)
         if to is not from_:
             stream, other = simulation.stream(from_), simulation.stream(to)
             with simulation.books():
                 to.start()
                 machine.wait(stream, other)
-                races = self._move(from_, Engine.PEER, source, target)
+                races = self._move(from_, Engine.PEER, nbytes, read, written)
                 machine.wait(other, stream)
             return self._seen(races, source)
-        read, nbytes = self._operand(source)
-        written, written_bytes = self._operand(target)
         rule = None
         if source.dtype is not target.dtype or not (
             source.is_contiguous() and target.is_contiguous()
         ):
-            rule = COPY if source.dtype is target.dtype else CAST
+            rule = _RULES[source.dtype is target.dtype]
             if source.stride() != target.stride():
                 rule = strided_rule(rule)
         races = simulation.launch(
             to,
             self._copy,
             (),
-            [read],
-            [written],
+            read,
+            written,
             nbytes,
             written_bytes,
             0.0,
@@ -208,14 +210,15 @@ class Transfers:
         self, gpu: SimulatedGpu, target: Any, source: Any, *, non_blocking: bool
     ) -> None:
         """From the host to a device."""
-        buffer = pinned_buffer(source)
-        waits = "" if non_blocking else "copy to the device"
-        if buffer is None:
-            large = target.nbytes > _SENT_AT_ONCE_BYTES
-            waits = "copy from pageable memory" if waits or large else ""
+        buffer, waits = pinned_buffer(source), ""
+        if not non_blocking:
+            waits = "copy to the device"
+        (read, _), (written, nbytes) = map(self._operands, (source, target))
+        if not buffer and (waits or nbytes > _SENT_AT_ONCE_BYTES):
+            waits = "copy from pageable memory"
         with self._simulation.books():
-            races = self._move(gpu, Engine.H2D, source, target, waits=waits)
-            if buffer is not None and not waits:
+            races = self._move(gpu, Engine.H2D, nbytes, read, written, waits=waits)
+            if buffer and not waits:
                 self._flights.leave(source, buffer, self._simulation.stream(gpu))
         if races:
             self._simulation.tell(races)
@@ -224,43 +227,35 @@ class Transfers:
         self, gpu: SimulatedGpu, source: Any, target: Any, *, non_blocking: bool
     ) -> None:
         """From a device to the host."""
-        buffer = pinned_buffer(target)
-        pending = buffer is not None and non_blocking
-        waits = "" if pending else "copy to the host"
-        races = self._move(gpu, Engine.D2H, source, target, waits=waits)
+        buffer, waits, streams = pinned_buffer(target), "copy to the host", []
+        if buffer and non_blocking:
+            waits, streams = "", [self._simulation.stream(gpu)]
+        (read, nbytes), (written, _) = map(self._operands, (source, target))
+        pinned = bool(buffer)
+        races = self._move(gpu, Engine.D2H, nbytes, read, written, waits, pinned=pinned)
         twin = self._seen(races, source)
-        if buffer is None:
-            target.copy_(twin)
+        if buffer:
+            self._flights.arrive(target, buffer, twin, *streams)
         else:
-            stream = self._simulation.stream(gpu) if pending else None
-            self._flights.arrive(target, buffer, twin, stream)
+            target.copy_(twin)
 
     def _move(
-        self, gpu: SimulatedGpu, engine: Engine, source: Any, target: Any,
-        waits: str = "",
+        self, gpu: SimulatedGpu, engine: Engine, nbytes: int, read: Sequence[Operand],
+        written: Sequence[Operand], waits: str = "", *, pinned: bool = True,
     ) -> Sequence[Race]:  # fmt: skip
         """Enter a copy by an engine of its own, on the current stream of a GPU.
 
-        The host waits for it if that has a name. Without a target it is a number.
+        The host waits for it if that has a name. Pageable memory is no operand.
         """
         simulation, machine = self._simulation, self._simulation.machine
         stream, began_ns = simulation.stream(gpu), None
-        (read, nbytes), written = self._operand(source), None
-        pinned, staged = True, engine is Engine.H2D and read is None
-        if target is not None:
-            written, filled_bytes = self._operand(target)
-            pinned = engine is Engine.H2D or written is not None
-            nbytes = filled_bytes if engine is Engine.H2D else nbytes
+        staged = engine is Engine.H2D and not read
         with simulation.books() as tracker:
             if staged and waits:
                 began_ns = machine.stage(stream, nbytes)
             gpu.copy(stream, engine, nbytes, pinned=pinned, staged=staged)
-            races = tracker.operate(
-                stream.order,
-                (read,) if read else (),
-                (written,) if written else (),
-                simulation.places.here(),
-            )
+            here = simulation.places.here()
+            races = tracker.operate(stream.order, read, written, here)
             if waits:
                 machine.synchronize_stream(stream, waits, began_ns)
         return races
@@ -273,12 +268,16 @@ class Transfers:
         gpu = self._simulation.tensors.claimed(tensor).gpu
         return self._simulation.gpu(gpu.index)
 
-    def _operand(self, tensor: Any) -> tuple[Operand | None, int]:
+    def _operands(self, tensor: Any) -> tuple[list[Operand], int]:
         """Its memory for the tracker, unless that is pageable, and its bytes."""
         if tensor.device.type == self._type:
-            return operand_of(tensor, self._simulation.tensors.claimed(tensor))
-        buffer = pinned_buffer(tensor)
-        return None if buffer is None else buffer.operand(tensor), tensor.nbytes
+            operand, nbytes = operand_of(
+                tensor, self._simulation.tensors.claimed(tensor)
+            )
+            return [operand], nbytes
+        if buffer := pinned_buffer(tensor):
+            return [buffer.operand(tensor)], tensor.nbytes
+        return [], tensor.nbytes
 
 
 def _alike(one: Any, other: Any) -> bool:
@@ -324,7 +323,7 @@ class Pinning:
 
     def is_pinned(self, tensor: Any, device: Any = None) -> bool:  # noqa: ARG002
         """`tensor.is_pinned()`."""
-        return pinned_buffer(tensor) is not None
+        return bool(pinned_buffer(tensor))
 
     def pin(self, tensor: Any, device: Any = None) -> Any:  # noqa: ARG002
         """`tensor.pin_memory()` of one that is not: a marked copy."""
@@ -335,9 +334,9 @@ class Pinning:
         # Pinned memory is taken in powers of two, and used again if one is free.
         size = 1 << max(storage.nbytes() - 1, 0).bit_length()
         blocks = self._blocks.setdefault(size, [])
-        free = next((each for each in blocks[:_LOOKED_AT] if each() is None), None)
-        if free is not None:
-            blocks.remove(free)
+        free = [each for each in blocks[:_LOOKED_AT] if not each()][:1]
+        for each in free:
+            blocks.remove(each)
         blocks.append(weakref.ref(buffer))
         machine = self._simulation.machine
         if machine.gpus:
@@ -345,7 +344,7 @@ class Pinning:
             # A thread that pins does it beside the program, which the clock is of.
             if threading.current_thread() is threading.main_thread():
                 elapse(costs.host_copy_ns(pinned.nbytes))
-            if free is None:  # locking takes time
+            if not free:  # locking takes time
                 elapse(costs.host_alloc_ns(size))
         return pinned
 
@@ -362,11 +361,13 @@ def pinning_in(owner: Any) -> dict[str, Callable[..., Any]]:
         def make(*args: Any, pin_memory: bool = False, **options: Any) -> Any:
             __tracebackhide__ = True
             made = original(*args, **options)
-            return made.pin_memory() if pin_memory else made
+            if pin_memory:
+                made = made.pin_memory()
+            return made
 
         return make
 
-    names = _FACTORIES if owner is torch else _METHODS
+    names = {torch: _FACTORIES, torch.Tensor: _METHODS}[owner]
     return {name: pinning(getattr(owner, name)) for name in names}
 
 
@@ -387,8 +388,9 @@ def several_gpus(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     stream_of = functools.cache(torch.Stream)
 
     def get_stream(device: Any) -> Any:
-        on_host = device.type == "cpu"
-        return None if on_host else stream_of(simulation.gpu(device.index).index)
+        if device.type != "cpu":
+            return stream_of(simulation.gpu(device.index).index)
+        return None
 
     yield torch.nn.parallel._functions, "_get_stream", get_stream
     replicas = sys.modules["torch.nn.parallel.parallel_apply"]  # hidden by its function
@@ -421,12 +423,7 @@ class _Copies:
         return torch.device(NAME, self._gpu(index).index)
 
     def broadcast(self, tensor: Any, devices: Sequence[int]) -> list[Any]:
-        return [
-            tensor
-            if index == tensor.get_device()
-            else tensor.to(self._on(index), non_blocking=True)
-            for index in devices
-        ]
+        return [tensor.to(self._on(each), non_blocking=True) for each in devices]
 
     def broadcast_coalesced(
         self, tensors: Sequence[Any], devices: Sequence[int], buffer_size: int
@@ -449,8 +446,9 @@ class _Copies:
         self, tensor: Any, devices: Sequence[int], sizes: Any, dim: int, streams: Any
     ) -> list[Any]:
         """A part of the tensor on each GPU."""
-        chunks = tensor.split([*sizes], dim) if sizes else ()
-        chunks = chunks or tensor.chunk(len(devices), dim)
+        chunks = tensor.chunk(len(devices), dim)
+        if sizes:
+            chunks = tensor.split([*sizes], dim)
         streams, parts = streams or [None] * len(devices), []
         for chunk, index, stream in zip(chunks, devices, streams, strict=False):
             with stream or contextlib.nullcontext():
