@@ -31,9 +31,9 @@ from gpumagic.pin_loader.bound import Costs, Way, step_s
 from gpumagic.pin_loader.load import no_batches
 from gpumagic.pin_loader.loader import (
     USUAL_PREFETCH,
+    clone,
     is_iterable_style,
     length_of,
-    rebuild,
 )
 from gpumagic.pin_loader.records import EndToEnd, Sameness
 from gpumagic.pin_loader.trial import batches_of, kept
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from gpumagic.devices.protocols import Runtime
     from gpumagic.pin_loader.batch import Found
     from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-    from gpumagic.pin_loader.trial import Trial
 
 _LONGEST = 60  # letters of a value
 _RECORDS = 64  # of each worker, that are looked at
@@ -133,20 +132,20 @@ def _sum_of(content: Any) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def difference(a: tuple[Leaf, ...], b: tuple[Leaf, ...]) -> str | None:
-    """The first difference between two digests, in words; None where they are equal."""
-    for one, other in itertools.zip_longest(a, b):
+def difference(a: tuple[Leaf, ...], b: tuple[Leaf, ...]) -> str:
+    """The first difference between two digests, in words; empty if they are equal."""
+    for one, other in itertools.zip_longest(a, b, fillvalue=Leaf("", "", "")):
         if one == other:
             continue
-        if one is None or other is None or one.path != other.path:
-            return f"{(one or other).path}: its parts are others"
+        if one.path != other.path:
+            return f"{one.path or other.path}: its parts are others"
         if one.what != other.what:
             return f"{one.path}: {one.what} became {other.what}"
         if len(one.value) == 32 == len(other.value):
             return f"{one.path}: other values"
         was, now = (shortened(each.value, _LONGEST) for each in (one, other))
         return f"{one.path}: {was} became {now}"
-    return None
+    return ""
 
 
 # ------------------------------------------------------------------- two loaders
@@ -171,43 +170,44 @@ def compare(
             return _compared(_twin_of(old), _twin_of(new), batches, enough_s)
         except Exception as wrong:  # noqa: BLE001 -- the user's own, whatever it is
             problem = f"one of the loaders raised {type(wrong).__name__}"
-            return Sameness(batches=0, same=None, problem=problem)
+            return Sameness(batches=0, same=False, problem=problem)
 
 
 def _compared(old: Any, new: Any, most: int, enough_s: float) -> Sameness:
     seen = gone_through(old, most, enough_s)
     count = len(seen.digests)
-    most = most if seen.ended else count
-    found = _between(seen, gone_through(new, most))
-    if found is None:
+    if not seen.ended:
+        most = count
+    place, words = _between(seen, gone_through(new, most))
+    if not words:
         return Sameness(count, same=True)
     # A difference is one of the loaders, or of random numbers.
     workers = [getattr(each, "num_workers", 0) for each in (old, new)]
-    if _between(seen, gone_through(old, most)) is not None:
+    _, by_itself = _between(seen, gone_through(old, most))
+    if by_itself:
         problem = "the old loader itself gives other values each time"
-        return Sameness(found[0], same=None, problem=problem)
+        return Sameness(place, same=False, problem=problem)
     if workers[0] != workers[1] and not is_iterable_style(_host(old)):
         alike = _twin_of(new, workers=workers[0])
-        found = _between(seen, gone_through(alike, most))
-        if found is None:
+        place, words = _between(seen, gone_through(alike, most))
+        if not words:
             problem = (
                 f"with {workers[1]} workers instead of {workers[0]} random transforms "
                 "draw other numbers; with as many as before all values are the same"
             )
             return Sameness(count, same=True, problem=problem)
-    return Sameness(found[0], same=False, difference=found[1])
+    return Sameness(place, same=False, difference=words)
 
 
-def _between(one: Pass, other: Pass) -> tuple[int, str] | None:
-    """After how many batches two ways part, and by what."""
+def _between(one: Pass, other: Pass) -> tuple[int, str]:
+    """After how many batches two ways part, and by what, if they do."""
     for place, (a, b) in enumerate(zip(one.digests, other.digests, strict=False)):
-        words = difference(a, b)
-        if words is not None:
+        if words := difference(a, b):
             return place, f"batch {place}: {words}"
     counts = len(one.digests), len(other.digests)
     if counts[0] != counts[1]:
         return min(counts), f"the old loader gave {counts[0]}, the new one {counts[1]}"
-    return None
+    return min(counts), ""
 
 
 def gone_through(
@@ -215,7 +215,7 @@ def gone_through(
     most: int,
     enough_s: float = math.inf,
     fewest: int = 2,  # however long they take
-    patience_s: float | None = None,
+    patience_s: float = 0.0,
 ) -> Pass:
     """Take up to so many batches of a clone, and leave all random numbers as before."""
     with kept(loader), batches_of(loader, patience_s=patience_s) as batches:
@@ -232,14 +232,13 @@ def _pass(batches: Iterable[Any], most: int, until_s: float, fewest: int) -> Pas
     return Pass(tuple(digests), ended=True)
 
 
-def _twin_of(loader: Any, workers: int | None = None) -> Any:
+def _twin_of(loader: Any, **changes: Any) -> Any:
     """A loader like it that may be moved on."""
     host = _host(loader)
-    made = rebuild(host, workers=workers, persistent_workers=False)
     if host is loader:
-        return made.loader
+        return clone(host, **changes)
     twin = copy.copy(loader)
-    twin.loader = made.loader
+    twin.loader = clone(host, **changes)
     return twin
 
 
@@ -350,7 +349,7 @@ def _affordable(loops: Sequence[Loop], about_s: float, budget_s: float) -> int:
     ahead = max(loop.ahead for loop in loops)
     for loop in loops:
         loop.ahead = ahead  # so that both are in one phase
-    fewest = max(_FEWEST_BATCHES, _FEWEST_ROUNDS * every if every > 1 else 0)
+    fewest = max(_FEWEST_BATCHES, _FEWEST_ROUNDS * every)
     affordable = int(budget_s / (2 * _PAIRS) / max(about_s, 1e-6)) - every
     wanted = min(max(affordable, fewest), max(_BATCHES, fewest))
     return math.ceil(wanted / every) * every
@@ -381,9 +380,10 @@ class Loop:
         self, loader: Any, use: Callable[[Any], object], runtime: Runtime
     ) -> None:
         self._loader, self._use, self._runtime = loader, use, runtime
-        self._open: Trial | None = None
+        self._epoch = contextlib.ExitStack()
+        self._batches: Iterator[Any] = iter(())
         self._taken = 0  # in this epoch
-        self._length = length_of(loader)
+        self._length = length_of(loader) or math.inf
         workers = getattr(loader, "num_workers", 0) or 0
         each = getattr(loader, "prefetch_factor", None) or USUAL_PREFETCH
         depth = getattr(loader, "depth", 0) or 0
@@ -399,7 +399,7 @@ class Loop:
         Those were prepared while nobody took any. The step is run with the last few,
         so that the device is in its stride. Returns the seconds for one step.
         """
-        if self._length is not None and self._taken + self.ahead + steps > self._length:
+        if self._taken + self.ahead + steps > self._length:
             self.close()  # better now than while it is timed
         synchronize, now_ns = self._runtime.synchronize, self._runtime.now_ns
         began_ns = 0
@@ -416,18 +416,14 @@ class Loop:
 
     def close(self) -> None:
         """End the iteration, and its workers with it."""
-        trial, self._open = self._open, None
-        self._taken = 0
-        if trial is not None:
-            trial.__exit__(None, None, None)
+        self._batches, self._taken = iter(()), 0
+        self._epoch.close()
 
     def _next(self) -> Any:
         for _ in range(2):
-            if self._open is None:
-                self._open = batches_of(self._loader)
-                self._open.__enter__()
-            for batch in self._open:
+            for batch in self._batches:
                 self._taken += 1
                 return batch
             self.close()
+            self._batches = self._epoch.enter_context(batches_of(self._loader))
         raise no_batches()

@@ -92,9 +92,9 @@ class WatchRun:
         if ended is None:
             raise RuntimeError("this run has not ended")
         loaders = [each for each in seen.loaders if each.waits]
-        device = None
+        device = 0
         with suppress(RuntimeError):  # a device in error answers nothing any more
-            device = ended.found.current_device()
+            device = ended.found.current_device() or 0
         return WatchReport(
             setting=setting_of(ended.found, device),
             elapsed_s=ended.elapsed_s,

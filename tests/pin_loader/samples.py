@@ -18,7 +18,7 @@ from gpumagic.report.robust import verdict_of
 MS = 1e-3
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
-H100 = records.Setting("cuda", device=0)
+H100 = records.Setting("cuda:0")
 
 LOADER = records.LoaderFacts("train_dl", length=1251, workers=4, prefetch_factor=2)
 IMAGES, LABELS = 256 * 3 * 224 * 224 * 4, 256 * 8
@@ -40,7 +40,7 @@ def about(ms):
 
 def loading(batch_ms, workers=4, cost=None, start_s=0.4):
     """Loading with so many workers; its cost as one thread has it."""
-    cpu_s, waited_s = cost or (None, None)
+    cpu_s, waited_s = cost or (0.0, 0.0)
     share_s = start_s / 1251 if workers else 0.0
     return records.Loading(about(batch_ms), workers, start_s, share_s, cpu_s, waited_s)
 
@@ -167,7 +167,7 @@ SHORT_EPOCHS = replace(
 DIFFERENT = replace(
     FASTER,
     state=records.State.REFUSED,
-    out=None,
+    out="",
     end_to_end=None,
     sameness=records.Sameness(
         3, same=False, difference="batch 3: batch[0]: other values"

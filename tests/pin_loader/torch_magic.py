@@ -16,7 +16,7 @@ from gpumagic.pin_loader import DevicePrefetcher, anatomy, diagnose, improve, lo
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.feed import measure_feed
-from gpumagic.pin_loader.records import Loading, Remedy, Samples, State
+from gpumagic.pin_loader.records import WORTH_IT, Loading, Remedy, Samples, State
 from gpumagic.pin_loader.trial import kept
 
 BUDGET = "--budget 2s"
@@ -68,7 +68,7 @@ def test_a_loader_that_holds_the_gpu_up_is_fixed(shell):
     assert (report.state, report.out) == (State.FASTER, "train_dl_pinned")
     assert report.setting.label
     assert report.sameness.same
-    assert report.end_to_end is not None
+    assert report.end_to_end
     assert isinstance(fed, DevicePrefetcher)
     assert [x.device.type for x, _ in fed] == ["sim"] * 4
     assert dict(vars(shell.user_ns["train_dl"])) == before
@@ -82,9 +82,9 @@ def test_nothing_to_win_is_an_answer(shell):
     report = run(shell, f"%pin_loader train_dl --step step {BUDGET} -o -q")
 
     assert report.state is State.NOTHING
-    assert report.out is None
+    assert report.out == ""
     assert "train_dl_pinned" not in shell.user_ns
-    assert report.bound.best is None
+    assert report.bound.times(*Remedy) < WORTH_IT
     assert not report.rates.step.synthetic
 
 
