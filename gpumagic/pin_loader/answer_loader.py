@@ -57,7 +57,7 @@ class LoaderReport(Report):
     anatomy: records.Anatomy = records.NO_BATCH
     rates: records.Rates = records.NOT_MEASURED
     workers: records.WorkerSearch = records.NOT_SEARCHED
-    bound: records.Bound | None = None
+    bound: records.Bound = records.NO_BOUND
     changed: tuple[str, ...] = ()  # arguments that are others in the new loader
     sameness: records.Sameness | None = None
     end_to_end: records.EndToEnd | None = None
@@ -83,7 +83,7 @@ class LoaderReport(Report):
 
 
 def _looked_at(report: LoaderReport) -> str:
-    if report.bound is not None:
+    if report.bound.parts:
         return _bottleneck(report, report.bound)
     if report.state is records.State.NOTHING:
         name, why = report.loader.name, report.reason.text
@@ -211,9 +211,9 @@ def _parts(report: LoaderReport) -> Iterator[Part]:
     """What to do, one picture, one table; then all that can be asked for."""
     bound, search, anatomy = report.bound, report.workers, report.anatomy
     yield from _notes(report)
-    if bound is not None:
+    if bound.parts:
         yield _picture(report, bound)
-    if bound is not None and bound.gains:
+    if bound.gains:
         yield _remedy_table(report, bound)
     elif len(search.trials) > 1:
         yield _worker_table(search)
@@ -255,7 +255,7 @@ def notes_of(remarks: Iterable[records.Remark]) -> Iterator[Note]:
 def _reason(report: LoaderReport) -> Iterator[Note]:
     """Why it ended so; only what to do about it where the title says the reason."""
     reason, refused = report.reason, report.state is records.State.REFUSED
-    if not (refused or report.bound or reason.text in report.headline):
+    if not (refused or report.bound.parts or reason.text in report.headline):
         yield Note("note", reason.text, reason.hint)
     elif reason.hint:
         yield Note("problem" if refused else "note", reason.hint)
@@ -276,15 +276,9 @@ def _next(report: LoaderReport) -> Iterator[Note]:
             hint = f"DataLoader(..., num_workers={search.chosen})"
         text = "left to you: with other workers random transforms draw other numbers"
         yield Note("note", text, hint)
-    elif report.state is records.State.DIAGNOSED and _is_worth_it(report):
+    elif report.state is records.State.DIAGNOSED and report.bound.is_worth_it:
         text = "nothing was changed; this makes such a loader, and proves it"
         yield Note("note", text, f"%pin_loader {name}")
-
-
-def _is_worth_it(report: LoaderReport) -> bool:
-    """Whether a remedy is known that gains something."""
-    most = report.bound.times(*records.Remedy) if report.bound else 1.0
-    return most >= records.WORTH_IT
 
 
 def _sentences(report: LoaderReport) -> Iterator[str]:
@@ -305,7 +299,7 @@ def _sentences(report: LoaderReport) -> Iterator[str]:
             memory.append("pin_memory is off")
         yield f"{'; '.join(memory)}."
     in_title = search.gains or search.stopped is records.Stopped.ASKED
-    if report.bound and not in_title and (clause := workers_clause(search)):
+    if report.bound.parts and not in_title and (clause := workers_clause(search)):
         yield f"{_capital(clause)}."
 
 
@@ -341,7 +335,7 @@ def _picture(report: LoaderReport, bound: records.Bound) -> Stacks:
         if bound.synthetic_step:
             stand_in = "a stand-in for your step"
     else:
-        if _is_worth_it(report):
+        if bound.is_worth_it:
             best = bound.gain(*records.Remedy)
             exposed.append(best.exposed)
             names.append(_remedy_text(report, best, bound))
@@ -492,7 +486,7 @@ def _time_parts(report: LoaderReport) -> Iterator[Part]:
     if rows:
         how = "as the model has it" if report.setting.label else "measured"
         yield Table(f"A batch, part by part ({how})", _TIME_HEADS, rows)
-    if bound is not None:
+    if bound.parts:
         binding, least = bound.binding.value, time_text(bound.best_s)
         yield Paragraph(
             f"A step as it is: {time_text(bound.now_s)}, added up from these.\n"
@@ -555,7 +549,7 @@ def _how(report: LoaderReport) -> Iterator[str]:
         f"pin_memory={facts.pin_memory}; "
         f"{count_text(facts.length, 'batch', 'batches')} in an epoch"
     )
-    if bound is not None and bound.gains:
+    if bound.gains:
         yield _AT_MOST
         if bound.synthetic_step:
             yield _STAND_IN

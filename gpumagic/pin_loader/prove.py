@@ -42,10 +42,10 @@ from gpumagic.report.robust import verdict_of
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.pin_loader.batch import Found
+    from gpumagic.pin_loader.batch import Parts
     from gpumagic.pin_loader.prefetcher import DevicePrefetcher
 
 _LONGEST = 60  # letters of a value
@@ -64,12 +64,13 @@ class Leaf(NamedTuple):
 
 def digest_of(batch: Any) -> tuple[Leaf, ...]:
     """A line for each leaf and each container, in the order of walking."""
-    return tuple(line for found in walk(batch) for line in _lines(found))
+    return tuple(line for found in walk(batch) for line in _lines(*found))
 
 
-def _lines(found: Found) -> Iterator[Leaf]:
+def _lines(
+    path: str, thing: Any, parts: Parts, above: tuple[Any, ...]
+) -> Iterator[Leaf]:
     torch: Any = sys.modules["torch"]
-    path, thing, parts, above = found
     kind = type(thing).__qualname__
     if any(isinstance(each, set | frozenset) for each in above):
         return  # it is in the line of the set, which has no order
@@ -80,15 +81,16 @@ def _lines(found: Found) -> Iterator[Leaf]:
         plain = not thing.dtype.hasobject
         content = thing.tobytes() if plain else repr(thing.tolist()).encode()
         yield Leaf(path, about, _sum_of(content))
-    elif parts is None:
-        own: Any = type(thing).__eq__
-        unknown = own is object.__eq__  # nothing to compare them by but who they are
-        yield Leaf(path, kind, "" if unknown else repr(thing))
     elif isinstance(thing, set | frozenset):
         inside = (digest_of(each) for each in thing)
         yield Leaf(path, kind, _sum_of("\n".join(sorted(map(str, inside))).encode()))
+    elif parts.keys:
+        yield Leaf(path, kind, f"keys {', '.join(map(repr, parts.keys))}")
     else:
-        yield Leaf(path, kind, f"keys {', '.join(map(repr, parts.keys)) or 'none'}")
+        own: Any = type(thing)
+        alike = own.__eq__ is not object.__eq__ and own.__repr__ is not object.__repr__
+        # Else there is nothing to compare them by but who they are.
+        yield Leaf(path, kind, repr(thing) if alike else "")
 
 
 def _tensor_lines(torch: Any, tensor: Any, path: str, kind: str) -> Iterator[Leaf]:
@@ -151,11 +153,7 @@ def difference(a: tuple[Leaf, ...], b: tuple[Leaf, ...]) -> str:
 # ------------------------------------------------------------------- two loaders
 
 
-class Pass(NamedTuple):
-    """One way through a loader."""
-
-    digests: tuple[tuple[Leaf, ...], ...]  # one for each batch, in order
-    ended: bool = False
+Digests = list[tuple[Leaf, ...]]  # one for each batch, in order
 
 
 def compare(
@@ -174,22 +172,25 @@ def compare(
 
 
 def _compared(old: Any, new: Any, most: int, enough_s: float) -> Sameness:
-    seen = gone_through(old, most, enough_s)
-    count = len(seen.digests)
-    if not seen.ended:
+    seen, ended = gone_through(old, most, enough_s)
+    count = len(seen)
+    if not ended:
         most = count
-    place, words = _between(seen, gone_through(new, most))
+
+    def parts_from(other: Any) -> tuple[int, str]:
+        return _between(seen, gone_through(other, most)[0])
+
+    place, words = parts_from(new)
     if not words:
         return Sameness(count, same=True)
     # A difference is one of the loaders, or of random numbers.
     workers = [getattr(each, "num_workers", 0) for each in (old, new)]
-    _, by_itself = _between(seen, gone_through(old, most))
+    _, by_itself = parts_from(old)
     if by_itself:
         problem = "the old loader itself gives other values each time"
         return Sameness(place, same=False, problem=problem)
     if workers[0] != workers[1] and not is_iterable_style(_host(old)):
-        alike = _twin_of(new, workers=workers[0])
-        place, words = _between(seen, gone_through(alike, most))
+        place, words = parts_from(_twin_of(new, workers=workers[0]))
         if not words:
             problem = (
                 f"with {workers[1]} workers instead of {workers[0]} random transforms "
@@ -199,12 +200,12 @@ def _compared(old: Any, new: Any, most: int, enough_s: float) -> Sameness:
     return Sameness(place, same=False, difference=words)
 
 
-def _between(one: Pass, other: Pass) -> tuple[int, str]:
+def _between(one: Digests, other: Digests) -> tuple[int, str]:
     """After how many batches two ways part, and by what, if they do."""
-    for place, (a, b) in enumerate(zip(one.digests, other.digests, strict=False)):
+    for place, (a, b) in enumerate(zip(one, other, strict=False)):
         if words := difference(a, b):
             return place, f"batch {place}: {words}"
-    counts = len(one.digests), len(other.digests)
+    counts = len(one), len(other)
     if counts[0] != counts[1]:
         return min(counts), f"the old loader gave {counts[0]}, the new one {counts[1]}"
     return min(counts), ""
@@ -216,20 +217,19 @@ def gone_through(
     enough_s: float = math.inf,
     fewest: int = 2,  # however long they take
     patience_s: float = 0.0,
-) -> Pass:
-    """Take up to so many batches of a clone, and leave all random numbers as before."""
+) -> tuple[Digests, bool]:
+    """Up to so many batches of a clone, and whether these are all that there are.
+
+    It leaves all random numbers as before.
+    """
+    until_s, digests = time.monotonic() + enough_s, Digests()
     with kept(loader), batches_of(loader, patience_s=patience_s) as batches:
-        return _pass(batches, most, time.monotonic() + enough_s, fewest)
-
-
-def _pass(batches: Iterable[Any], most: int, until_s: float, fewest: int) -> Pass:
-    digests: list[tuple[Leaf, ...]] = []
-    for batch in batches:
-        digests.append(digest_of(batch))
-        enough = len(digests) >= fewest and time.monotonic() > until_s
-        if enough or len(digests) >= most:
-            return Pass(tuple(digests))
-    return Pass(tuple(digests), ended=True)
+        for batch in batches:
+            digests.append(digest_of(batch))
+            enough = len(digests) >= fewest and time.monotonic() > until_s
+            if enough or len(digests) >= most:
+                return digests, False
+    return digests, True
 
 
 def _twin_of(loader: Any, **changes: Any) -> Any:
@@ -270,13 +270,11 @@ def given_by_all_workers(
         generator=loader.generator,
     )
     most, fewest = workers * _RECORDS, workers * _FEWEST_RECORDS
-    seen = gone_through(records, most, enough_s, fewest, patience_s)
-    return is_given_twice(seen.digests, workers, ended=seen.ended)
+    seen, ended = gone_through(records, most, enough_s, fewest, patience_s)
+    return is_given_twice(seen, workers, ended=ended)
 
 
-def is_given_twice(
-    digests: tuple[tuple[Leaf, ...], ...], workers: int, *, ended: bool
-) -> bool | None:
+def is_given_twice(digests: Digests, workers: int, *, ended: bool) -> bool | None:
     """What the records of an epoch's beginning tell, handed over in turn by workers."""
     by_worker = [set(digests[at::workers]) for at in range(workers)]
     fewest = min(map(len, by_worker))

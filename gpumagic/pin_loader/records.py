@@ -258,11 +258,6 @@ class Rates(Record):
         return CopyMode(pinned, blocking)
 
 
-# What a report begins with, before anything was found.
-NO_REMARK, NO_BATCH = Remark(""), Anatomy()
-NOT_LOADED, NOT_SEARCHED, NOT_MEASURED = Loading(), WorkerSearch(), Rates()
-
-
 # ------------------------------------------------------------- what can be won
 
 
@@ -304,10 +299,10 @@ class Gain(Record):
 class Bound(Record):
     """The shortest step that is possible, before anything is changed."""
 
-    parts: tuple[tuple[Part, float], ...]  # each on its own
-    now_s: float  # a step as it is
-    best_s: float  # no step can be shorter: the slowest part
-    binding: Part
+    parts: tuple[tuple[Part, float], ...] = ()  # each on its own
+    now_s: float = 0.0  # a step as it is
+    best_s: float = 0.0  # no step can be shorter: the slowest part
+    binding: Part = Part.LOAD
     gains: tuple[Gain, ...] = ()
     synthetic_step: bool = False  # the gain is then the most for any step
     exposed: tuple[tuple[Part, float], ...] = ()
@@ -324,9 +319,19 @@ class Bound(Record):
         return self.gain(*remedies).times
 
     @property
+    def is_worth_it(self) -> bool:
+        """Whether a remedy is known that gains something."""
+        return self.times(*Remedy) >= WORTH_IT
+
+    @property
     def pins(self) -> bool:
         """Whether the loader pins already, so that pinning is no remedy."""
         return all(each.remedy is not Remedy.PIN for each in self.gains)
+
+
+# What a report begins with, before anything was found.
+NO_REMARK, NO_BATCH, NO_BOUND = Remark(""), Anatomy(), Bound()
+NOT_LOADED, NOT_SEARCHED, NOT_MEASURED = Loading(), WorkerSearch(), Rates()
 
 
 # --------------------------------------------------------------- the new loader
@@ -369,12 +374,17 @@ class State(enum.Enum):
 class CopyLine(Record):
     """A line of the cell that copied to a device."""
 
-    line: CodeLine | None
+    line: CodeLine
     times: int
     nbytes: int
     pageable_bytes: int
     blocking: int  # copies without `non_blocking=True`
     held_s: float  # how long these held the host
+
+    @property
+    def memory(self) -> str:
+        """What it copied from."""
+        return "pageable" if self.pageable_bytes else "pinned"
 
 
 @dataclass(frozen=True)
@@ -382,9 +392,9 @@ class DataWait(Record):
     """How long a loop waited for its loader."""
 
     loader: str  # its name in the notebook, or its class
-    line: CodeLine | None
+    line: CodeLine
     waits: Samples  # one a batch; the first has the start of the workers
-    workers: int | None = None
+    workers: int = 0
 
     @property
     def total_s(self) -> float:

@@ -96,7 +96,7 @@ class Case:
     undo: ExitStack = field(default_factory=ExitStack)  # ends with the last stage
     batch: Any = None  # a real one on the host; gone as soon as it is not needed
     batch_s: float = 0.0  # how long loading of one takes, by what is known now
-    limits: tuple[anatomies.Limit, ...] = ()
+    limits: Sequence[Remark] = ()  # what it takes of the machine
     shares_out: bool = False  # workers of an iterable dataset each give a part of it
     load: records.Loading = field(init=False)  # as it is
     new: Any = None  # the rebuilt loader, still on the host
@@ -156,10 +156,13 @@ class Case:
     def refusals(self, count: int) -> list[Remark]:
         """Note what so many workers would take; which limits forbid them."""
         ahead = self.facts.prefetch_factor or USUAL_PREFETCH
-        wanted = anatomies.Demand(self.report.anatomy, count, ahead, self.pins)
-        self.limits = anatomies.limits_of(wanted)
+        needed = anatomies.needed_bytes(
+            self.report.anatomy, count, ahead, pinned=self.pins
+        )
+        limits = anatomies.limits_of(needed, anatomies.look_at_room())
+        self.limits = [remark for remark, _ in limits]
         force = self.options.force
-        return [each.remark() for each in self.limits if each.refuses and not force]
+        return [remark for remark, too_much in limits if too_much and not force]
 
     def make_current(self) -> None:
         """Make the device current until the last stage has ended; this starts it.
@@ -433,10 +436,9 @@ def prove_faster(case: Case) -> None:
             tell=case.tell,
         )
     case.note(end_to_end=proof)
-    if case.report.bound:
-        changed = case.workers != case.facts.workers
-        remedy = Remedy.EVERYTHING if changed else Remedy.PREFETCH
-        case.note(bound=bounds.after_proof(case.report.bound, proof, remedy))
+    changed = case.workers != case.facts.workers
+    remedy = Remedy.EVERYTHING if changed else Remedy.PREFETCH
+    case.note(bound=bounds.after_proof(case.report.bound, proof, remedy))
     _judge(case, proof)
 
 
@@ -504,7 +506,7 @@ def investigate(
             before += share
     case.batch = None
     if state is not State.REFUSED:
-        case.note(*(each.remark() for each in case.limits))
+        case.note(*case.limits)
     if case.step and case.step.calls:
         case.note(case.step.remark())
     case.note(state=state, reason=reason)

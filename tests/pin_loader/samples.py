@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumagic.pin_loader import records
-from gpumagic.pin_loader.anatomy import Demand, Memory, limits_of
+from gpumagic.pin_loader.anatomy import Memory, limits_of, needed_bytes
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.bound import bound_of
@@ -96,7 +96,8 @@ SMALL = replace(STOOD_IN, copies=copies(0.9, 0.3), pin_copy=about(0.5), nbytes=9
 SLOW = replace(SMALL, load=loading(24.3))
 
 ROOM = {Memory.AVAILABLE: 200 * GIB, Memory.SHM: 100 * GIB}
-FITTING = tuple(each.remark() for each in limits_of(Demand(PAIR, 4), ROOM))
+NEEDED = needed_bytes(PAIR, 4, 2, pinned=True)
+FITTING = tuple(remark for remark, _ in limits_of(NEEDED, ROOM))
 SAME = records.Sameness(8, same=True)
 
 

@@ -137,7 +137,7 @@ def test_records_tell_who_shares_out(workers, rows, taken, shares):
     ]
     rounds = itertools.zip_longest(*given_by)
     every = [row for turn in rounds for row in turn if row is not None]
-    digests = tuple(digest_of(row) for row in every[:taken])
+    digests = [digest_of(row) for row in every[:taken]]
     fewest = len(digests) // workers
 
     found = is_given_twice(digests, workers, ended=taken >= len(every))
