@@ -48,11 +48,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoaderReport(Report):
-    """A loader from diagnosis to proof; what was not reached is None."""
+    """A loader from diagnosis to proof; what was not reached is empty."""
 
     state: records.State
-    setting: records.Setting
+    device: str  # where batches go, as torch calls it: "cuda:0", "cpu"
     loader: records.LoaderFacts
+    label: str = ""  # of a simulated machine; loading takes this machine's time
     reason: records.Remark = records.NO_REMARK  # why it ended so, and what to do
     anatomy: records.Anatomy = records.NO_BATCH
     rates: records.Rates = records.NOT_MEASURED
@@ -73,7 +74,7 @@ class LoaderReport(Report):
 
     def drawing(self) -> Any:
         """The verdict and one screen."""
-        return Drawing(self.headline, one_screen(_parts(self)), self.setting.label)
+        return Drawing(self.headline, one_screen(_parts(self)), self.label)
 
     def __repr__(self) -> str:
         return f"LoaderReport({self.headline!r})"
@@ -90,7 +91,7 @@ def _looked_at(report: LoaderReport) -> str:
         return f"{name} gives batches, and stays as it is: {why}"
     if report.state is records.State.NO_ACCELERATOR:
         return f"{_loads(report)}; there is no accelerator to pin for"
-    return f"{_loads(report)}; copies to {report.setting.device} were not measured"
+    return f"{_loads(report)}; copies to {report.device} were not measured"
 
 
 def _bottleneck(report: LoaderReport, bound: records.Bound) -> str:
@@ -100,7 +101,7 @@ def _bottleneck(report: LoaderReport, bound: records.Bound) -> str:
     now_s, took_s = sum(exposed.values()), exposed[slowest]
     if slowest is records.Part.LOAD:
         took_s = min(dict(bound.parts)[slowest], now_s)
-    what = slowest.value.replace("the device", report.setting.device)
+    what = slowest.value.replace("the device", report.device)
     said = f"{what} is the bottleneck: {time_of_text(took_s, now_s)} a step"
     return f"{said}. {_capital(_remedy_clause(report, bound))}."
 
@@ -176,7 +177,7 @@ def _compared(report: LoaderReport) -> str:
     said = _COMPARED[verdict].format(
         new=new,
         name=report.loader.name,
-        device=report.setting.device,
+        device=report.device,
         times=times_text(times),
     )
     least, most = times_text(low), times_text(high)
@@ -265,7 +266,7 @@ def _next(report: LoaderReport) -> Iterator[Note]:
     """The loop with the new loader, or the magic that makes one."""
     name, search = report.loader.name, report.workers
     if report.out:
-        where = report.setting.device
+        where = report.device
         text = f"its batches are on {where} already: leave out `.to()` in the loop"
         yield Note("note", text, f"for batch in {report.out}:")
     if not name.isidentifier() or report.state is records.State.REFUSED:
@@ -484,7 +485,7 @@ def _time_parts(report: LoaderReport) -> Iterator[Part]:
     """Each part of a step on its own, with its range."""
     bound, rows = report.bound, tuple(_time_rows(report.rates))
     if rows:
-        how = "as the model has it" if report.setting.label else "measured"
+        how = "as the model has it" if report.label else "measured"
         yield Table(f"A batch, part by part ({how})", _TIME_HEADS, rows)
     if bound.parts:
         binding, least = bound.binding.value, time_text(bound.best_s)
@@ -553,8 +554,8 @@ def _how(report: LoaderReport) -> Iterator[str]:
         yield _AT_MOST
         if bound.synthetic_step:
             yield _STAND_IN
-    if report.setting.label and report.rates.load.between.seconds:
-        yield _MODELLED.format(report.setting.label)
+    if report.label and report.rates.load.between.seconds:
+        yield _MODELLED.format(report.label)
     elif proof:
         pairs = count_text(len(proof.result.pairs), "pair")
         yield f"Both loops ran in turn: {pairs} of {proof.batches} steps each."

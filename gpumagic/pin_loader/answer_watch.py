@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Part
-    from gpumagic.pin_loader.records import CopyLine, DataWait, Remark, Setting
+    from gpumagic.pin_loader.records import CopyLine, DataWait, Remark
     from gpumagic.report.places import CodeLine
 
 _MOST_LINES = 6
@@ -42,7 +42,7 @@ _LONGEST_LINE, _LONGEST_NAME, _LONGEST_ERROR = 60, 30, 80
 class WatchReport(Report):
     """A training cell that was watched while it ran; its times are a little longer."""
 
-    setting: Setting
+    label: str  # of a simulated machine
     elapsed_s: float  # from all idle to all idle, on the device's clock
     host_s: float  # on this machine's clock, which waits for data are on
     copies: tuple[CopyLine, ...] = ()
@@ -60,7 +60,7 @@ class WatchReport(Report):
 
     def drawing(self) -> Any:
         """The verdict and one screen."""
-        return Drawing(self.headline, one_screen(_parts(self)), self.setting.label)
+        return Drawing(self.headline, one_screen(_parts(self)), self.label)
 
 
 def _waiting(report: WatchReport) -> str:
@@ -74,7 +74,7 @@ def _waiting(report: WatchReport) -> str:
     names = listed(list(dict.fromkeys(wait.loader for wait in longest)), most=2)
     waited_s = sum(wait.total_s for wait in report.waits)
     long = seconds_text(waited_s)
-    if not report.setting.label and report.host_s > 0:
+    if not report.label and report.host_s > 0:
         long = f"{share_text(waited_s / report.host_s)} of the time"
     return f"The loop waited {long} for {names}"
 
@@ -155,9 +155,9 @@ def _how(report: WatchReport) -> Iterator[str]:
             "A copy from pageable memory can hold the host even with non_blocking=True."
         )
     yield f"The whole cell: {time_text(report.elapsed_s)}, on the device's clock."
-    if report.setting.label:
+    if report.label:
         yield (
             "Waits for data are this machine's; copies are those of the "
-            f"{report.setting.label}."
+            f"{report.label}."
         )
     yield "Watching takes time itself: the cell is a little faster without it."

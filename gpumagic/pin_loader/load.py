@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.host import ROOT, levels, lines_of
-from gpumagic.devices.simulated import simulated_box, word_of
+from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader import trial
 from gpumagic.pin_loader.loader import USUAL_PREFETCH, length_of
@@ -33,7 +33,6 @@ from gpumagic.pin_loader.records import (
     Loading,
     Remark,
     Samples,
-    Setting,
     Stopped,
     WorkerSearch,
 )
@@ -142,10 +141,10 @@ class Arrivals:
 
     def take_epochs(self, patience_s: float) -> None:
         """Take epoch after epoch, until there is enough."""
-        while self.take_epoch(patience_s):
+        while self._take_epoch(patience_s):
             pass
 
-    def take_epoch(self, patience_s: float) -> bool:
+    def _take_epoch(self, patience_s: float) -> bool:
         """Take what is wanted of one epoch; whether another one is wanted."""
         before, began_s = len(self._samples), time.perf_counter()
         with trial.batches_of(self._loader, patience_s=patience_s) as batches:
@@ -215,14 +214,9 @@ class Arrivals:
         return Loading(timed, 0, self._first_s, 0.0, cpu_s, waited_s)
 
 
-def setting_of(runtime: Runtime, number: int) -> Setting:
-    """Where it is measured; asking starts nothing."""
-    if runtime.kind == "cpu":
-        return Setting("cpu")
-    label = ""
-    if runtime.simulated:
-        label = str(getattr(simulated_box(), "label", ""))
-    return Setting(f"{word_of(runtime.kind)}:{number}", label)
+def label_of(runtime: Runtime) -> str:
+    """What a simulated machine is called."""
+    return str(getattr(runtime.simulated and simulated_box(), "label", ""))
 
 
 def usable(root: Path = ROOT) -> int:

@@ -18,10 +18,17 @@ if TYPE_CHECKING:
     from gpumagic.pin_loader.answer_loader import LoaderReport
 
 
+_CALLED = ("Loader", "Prefetcher")
+
+
 def loaders(magics: LoaderMagics, _: str) -> list[str]:
     """The names of what iterates and is called a loader; no code of theirs runs."""
-    names = list(magics.shell.user_ns.items())
-    return [name for name, value in names if _is_loader(type(value))]
+    return [
+        name
+        for name, value in list(magics.shell.user_ns.items())
+        if any("__iter__" in vars(each) for each in type(value).__mro__)
+        and any(each.__name__.endswith(_CALLED) for each in type(value).__mro__)
+    ]
 
 
 def functions(magics: LoaderMagics, _: str) -> list[str]:
@@ -33,13 +40,6 @@ def functions(magics: LoaderMagics, _: str) -> list[str]:
         for name, value in names
         if name not in hidden and callable(value) and type(value) is not type
     ]
-
-
-def _is_loader(kind: type) -> bool:
-    called_so = any(
-        each.__name__.endswith(("Loader", "Prefetcher")) for each in kind.__mro__
-    )
-    return called_so and any("__iter__" in vars(each) for each in kind.__mro__)
 
 
 @magics_class

@@ -50,14 +50,6 @@ class Samples(Record):
         return robust.quartiles(self.seconds or (0.0,))
 
 
-@dataclass(frozen=True)
-class Setting(Record):
-    """Where it was measured."""
-
-    device: str  # as torch calls it: "cuda:0", "cpu"
-    label: str = ""  # of a simulated machine; loading takes this machine's time
-
-
 # ------------------------------------------------------------------ the loader
 
 

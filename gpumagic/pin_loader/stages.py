@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.opening import best_device, open_runtime
+from gpumagic.devices.simulated import word_of
 from gpumagic.pin_loader import anatomy as anatomies
 from gpumagic.pin_loader import bound as bounds
 from gpumagic.pin_loader import feed as feeding
@@ -366,7 +367,7 @@ def make(case: Case) -> None:
     """Rebuild it, and put the prefetcher round it."""
     pins = case.pins or case.facts.pin_memory
     case.new, changed = rebuild(case.loader, pin_memory=pins, workers=case.workers)
-    case.feeding = DevicePrefetcher(case.new, case.report.setting.device)
+    case.feeding = DevicePrefetcher(case.new, case.report.device)
     case.note(changed=changed)
     before = case.facts.workers
     if case.workers != before:
@@ -427,7 +428,7 @@ def prove_faster(case: Case) -> None:
     else:
         proof = proving.end_to_end(
             case.trial_copy(),
-            DevicePrefetcher(clone(case.new), case.report.setting.device),
+            DevicePrefetcher(clone(case.new), case.report.device),
             case.runtime,
             device=case.device,
             step=step,
@@ -524,10 +525,11 @@ def _open(loader: Any, options: Options) -> Case:
     runtime, number = open_runtime(device.type), device.index
     if number is None:
         number = runtime.current_device() or 0
-    setting = loading.setting_of(runtime, number)
-    case = Case(
-        loader, options, runtime, number, LoaderReport(State.FASTER, setting, facts)
-    )
+    place = word_of(runtime.kind)
+    if place != "cpu":
+        place += f":{number}"
+    report = LoaderReport(State.FASTER, place, facts, loading.label_of(runtime))
+    case = Case(loader, options, runtime, number, report)
     if options.step:
         case.step = feeding.CountedStep(options.step)
     return case

@@ -208,17 +208,10 @@ def close(iterators: list[Any], workers: set[BaseProcess], grace_s: float) -> No
     _wait(helper, time.monotonic() + _TERMINATE_S)
 
 
-def _is_torchs(iterator: Any) -> bool:
-    return callable(getattr(iterator, "_shutdown_workers", None))
-
-
 def _torchs_within(iterator: Any) -> list[Any]:
-    """The iterators of torch that one consists of: itself, or what it wraps."""
-    if _is_torchs(iterator):
-        return [iterator]
-    return [
-        each for each in getattr(iterator, "__dict__", {}).values() if _is_torchs(each)
-    ]
+    """The iterators of torch that one consists of: itself, and what it wraps."""
+    parts = iterator, *getattr(iterator, "__dict__", {}).values()
+    return [each for each in parts if hasattr(type(each), "_shutdown_workers")]
 
 
 def _shut_down(iterators: list[Any]) -> None:

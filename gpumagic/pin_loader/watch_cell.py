@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,7 +29,7 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.answer_watch import WatchReport
-from gpumagic.pin_loader.load import setting_of
+from gpumagic.pin_loader.load import label_of
 from gpumagic.pin_loader.records import CopyLine, DataWait, Remark, Samples
 from gpumagic.report.introspection import attributes_of
 from gpumagic.report.places import CodeLine, Places, code_line
@@ -91,11 +91,8 @@ class WatchRun:
         """What was seen, once it has ended."""
         ended, seen, names = self._ended, self._seen, self._names()
         loaders = [each for each in seen.loaders if each.waits]
-        device = 0
-        with suppress(RuntimeError):  # a device in error answers nothing any more
-            device = ended.found.current_device() or 0
         return WatchReport(
-            setting=setting_of(ended.found, device),
+            label=label_of(ended.found),
             elapsed_s=ended.elapsed_s,
             host_s=ended.host_s,
             copies=copy_lines(seen.copies),

@@ -18,8 +18,6 @@ from gpumagic.report.robust import verdict_of
 MS = 1e-3
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
-H100 = records.Setting("cuda:0")
-
 LOADER = records.LoaderFacts("train_dl", length=1251, workers=4, prefetch_factor=2)
 IMAGES, LABELS = 256 * 3 * 224 * 224 * 4, 256 * 8
 OFF = {"pinned": records.Pinned.PAGEABLE, "why": records.WhyPageable.FLAG_OFF}
@@ -116,7 +114,7 @@ def proof(pairs=10, before_ms=26.4, times=1.84, **given):
 
 DIAGNOSED = LoaderReport(
     records.State.DIAGNOSED,
-    H100,
+    "cuda:0",
     LOADER,
     anatomy=PAIR,
     remarks=FITTING,
@@ -200,7 +198,7 @@ PAGEABLE_REMARK = records.Remark(
     "%pin_loader train_dl, then x.to(device, non_blocking=True)",
 )
 WATCHED = WatchReport(
-    H100,
+    "",
     elapsed_s=4.31,
     host_s=4.31,
     copies=(

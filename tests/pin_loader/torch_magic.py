@@ -66,7 +66,7 @@ def test_a_loader_that_holds_the_gpu_up_is_fixed(shell):
     fed = shell.user_ns["train_dl_pinned"]
     assert isinstance(report, LoaderReport)
     assert (report.state, report.out) == (State.FASTER, "train_dl_pinned")
-    assert report.setting.label
+    assert report.label
     assert report.sameness.same
     assert report.end_to_end
     assert isinstance(fed, DevicePrefetcher)
