@@ -141,13 +141,16 @@ def workers_clause(search: records.WorkerSearch, kept: float = 0.0) -> str:
         plural = "worker" if others == ["1"] else "workers"
         return f"{listed(others)} {plural} load no faster" if others else ""
     who = {0: "without workers it loads", 1: "1 worker loads"}
-    said = who.get(count, f"{count} workers load")
-    said += f" {times_text(search.times)} as fast"
-    if new.starts_long:
-        kept = kept or search.old.batch_s / new.between.median_s
-        said += f", up to {times_text(kept)} once they are kept"
-        said += " (persistent_workers=True)"
-    return said
+    said, as_fast = who.get(count, f"{count} workers load"), times_text(search.times)
+    if not new.starts_long:
+        return f"{said} {as_fast} as fast"
+    kept = kept or search.old.batch_s / new.between.median_s
+    most = f"up to {times_text(kept)}"
+    if search.times < records.WORTH_IT:
+        return f"{said} {most} as fast once they are kept (persistent_workers=True)"
+    return (
+        f"{said} {as_fast} as fast, {most} once they are kept (persistent_workers=True)"
+    )
 
 
 def _loads(report: LoaderReport) -> str:
@@ -273,9 +276,9 @@ def _next(report: LoaderReport) -> Iterator[Note]:
         return
     if search.gains and "num_workers" not in report.changed:
         hint = f"%pin_loader {name} --workers {search.chosen}"
-        if report.state is records.State.NO_ACCELERATOR:
-            hint = f"DataLoader(..., num_workers={search.chosen})"
-        text = "left to you: with other workers random transforms draw other numbers"
+        if report.state is records.State.NO_ACCELERATOR or search.chosen == search.now:
+            hint = f"DataLoader(..., {_workers_text(search.new)})"
+        text = "left to you: random transforms draw other numbers then"
         yield Note("note", text, hint)
     elif report.state is records.State.DIAGNOSED and report.bound.is_worth_it:
         text = "nothing was changed; this makes such a loader, and proves it"
@@ -385,9 +388,7 @@ def _remedy_table(report: LoaderReport, bound: records.Bound) -> Table:
 
 def _remedy_text(report: LoaderReport, gain: records.Gain, bound: records.Bound) -> str:
     """A remedy as one would set it; workers are taken to be kept."""
-    workers = f"num_workers={gain.workers}"
-    if report.workers.of(gain.workers).starts_long:
-        workers += ", persistent_workers=True"
+    workers = _workers_text(report.workers.of(gain.workers))
     ahead = "copied ahead" if bound.pins else "pinned, copied ahead"
     return {
         records.Remedy.PIN: "pin_memory=True",
@@ -395,6 +396,11 @@ def _remedy_text(report: LoaderReport, gain: records.Gain, bound: records.Bound)
         records.Remedy.WORKERS: workers,
         records.Remedy.EVERYTHING: f"{workers}, {ahead}",
     }[gain.remedy]
+
+
+def _workers_text(load: records.Loading) -> str:
+    words = f"num_workers={load.workers}"
+    return f"{words}, persistent_workers=True" if load.starts_long else words
 
 
 # ------------------------------------------------------------------- the batch

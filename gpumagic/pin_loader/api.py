@@ -100,7 +100,7 @@ def pin(
     """
     options = Options(device=device, workers=workers, force=force, out="pinned")
     made = investigate(loader, options, stages=PINNING)
-    if not made.loader:
+    if made.loader is None:
         raise LoaderRefused(made.report.headline, made.report.reason.hint)
     return made.loader
 

@@ -121,10 +121,9 @@ def bound_of(
     )
     gains = []
     for remedy, after, way in _remedies(quick, search, pinned=pinned):
-        same_load = after.workers == workers
-        before = replace(
-            slow, load_s=quick.load_s if same_load else slow.load_s, step_s=quick.step_s
-        )
+        before = replace(slow, step_s=quick.step_s)
+        if remedy in (Remedy.PIN, Remedy.PREFETCH):  # it loads as it did
+            before = replace(before, load_s=quick.load_s)
         before_s, after_s = _most_gained(before, after, way, synthetic=synthetic)
         exposed = _exposed(without_stand_in(after), way)
         gains.append(Gain(remedy, after_s, before_s, after.workers, exposed))

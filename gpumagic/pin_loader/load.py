@@ -373,7 +373,7 @@ def next_count(
         return 0
     busy = busy_workers(trials, processors)
     best = chosen_of(trials, now, busy)
-    if best < now and trials[best].is_faster_than(trials[now]):
+    if best < now and trials[best].kept.is_faster_than(trials[now].kept):
         return now  # handing over costs more than loading: more do it more often
     top = max(trials)
     more = min(max(2 * top, 2), MOST)
@@ -382,7 +382,7 @@ def next_count(
     if more > top and more not in failed:
         untried = top == now
         below = max((count for count in trials if count < top), default=top)
-        paid = not untried and trials[top].is_faster_than(trials[below])
+        paid = not untried and trials[top].kept.is_faster_than(trials[below].kept)
         if untried or (paid and top < busy):
             return more
     half = now // 2
@@ -404,7 +404,7 @@ def busy_workers(trials: Mapping[int, Loading], processors: int) -> float:
 
 
 def chosen_of(trials: Mapping[int, Loading], now: int, busy: float) -> int:
-    """The fewest workers that are as good as the best.
+    """The fewest workers that are as good as the best, once they have started.
 
     More than could be busy count as no better: that they were is noise, or a share of
     the machine that was taken from others. Beyond twice that many nothing is believed.
@@ -414,10 +414,9 @@ def chosen_of(trials: Mapping[int, Loading], now: int, busy: float) -> int:
         for count, each in trials.items()
         if count in (0, now) or count <= max(2 * busy - 1, 1)
     }
-    best_s = min(each.batch_s for each in believed.values())
-    return min(
-        count for count, each in believed.items() if each.batch_s <= best_s * NEAR
-    )
+    takes_s = {count: each.between.median_s for count, each in believed.items()}
+    near_s = min(takes_s.values()) * NEAR
+    return min(count for count, each_s in takes_s.items() if each_s <= near_s)
 
 
 def is_told_apart(one: Loading, other: Loading) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -152,10 +152,15 @@ class Loading(Record):
         """Whether the start of the workers is a good part of each epoch."""
         return self.share_s > _MUCH_STARTING * self.batch_s
 
+    @property
+    def kept(self) -> Loading:
+        """The same with workers that start once, and not in each epoch."""
+        return replace(self, share_s=0.0)
+
     def is_faster_than(self, other: Loading) -> bool:
         """Whether that is beyond what the samples of both are apart from themselves."""
         quick_s, slow_s = other.quartiles_s[0], self.quartiles_s[1]
-        near = self.batch_s * NEAR > other.batch_s
+        near = self.batch_s * NEAR >= other.batch_s
         return not near and slow_s * WORTH_IT <= quick_s
 
 
@@ -203,12 +208,12 @@ class WorkerSearch(Record):
 
     @property
     def gains(self) -> bool:
-        """Whether the chosen number is faster beyond doubt."""
-        return self.chosen != self.now and self.new.is_faster_than(self.old)
+        """Whether the chosen number is faster beyond doubt, once it is kept."""
+        return self.new.kept.is_faster_than(self.old)
 
     @property
     def changes(self) -> bool:
-        """Whether others are to load: as many as were asked for, or as pay."""
+        """Whether others are to load, or to be kept: those asked for, or that pay."""
         asked = self.stopped is Stopped.ASKED and self.chosen != self.now
         return asked or self.gains
 

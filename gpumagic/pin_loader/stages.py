@@ -269,6 +269,8 @@ def load(case: Case) -> None:
     """How fast it gives batches, and how fast with other numbers of workers."""
     budget_s, asked = case.options.budget_s, case.options.workers
     known = loading.measure_loading(case.trial_copy(), budget_s=budget_s * 0.08)
+    if case.loader.persistent_workers:
+        known = known.kept
     case.load, case.batch_s = known, known.batch_s
     case.note(rates=records.Rates(known))
     now = known.workers
@@ -305,6 +307,8 @@ def _measured(case: Case, count: int, budget_s: float) -> records.Loading:
     how = {"budget_s": budget_s, "patience_s": patience_s}
     if count or not case.facts.workers:
         found = loading.measure_loading(case.trial_copy(workers=count), **how)
+        if case.loader.persistent_workers:
+            found = found.kept
         return loading.within_reason(found, case.load)
     alone = case.trial_copy(workers=0, pin_memory=False)
     return loading.measure_apart(alone, start_method_of(case.loader), **how)
@@ -365,11 +369,20 @@ def bound(case: Case) -> None:
 
 def make(case: Case) -> None:
     """Rebuild it, and put the prefetcher round it."""
-    pins = case.pins or case.facts.pin_memory
-    case.new, changed = rebuild(case.loader, pin_memory=pins, workers=case.workers)
+    before, load = case.facts.workers, case.report.workers.of(case.workers)
+    keeps = case.workers != before and load.starts_long
+    case.new, changed = rebuild(
+        case.loader,
+        workers=case.workers,
+        pin_memory=case.pins or case.facts.pin_memory,
+        persistent_workers=keeps or case.loader.persistent_workers,
+    )
     case.feeding = DevicePrefetcher(case.new, case.report.device)
     case.note(changed=changed)
-    before = case.facts.workers
+    old = case.report.rates.load
+    if old.starts_long and case.workers == before:
+        text = f"starting its workers takes {seconds_text(old.start_s)} of each epoch"
+        case.note(Remark(text, "persistent_workers=True keeps them"))
     if case.workers != before:
         text = (
             "random transforms draw other numbers, as each worker has its own seed: "
@@ -511,7 +524,7 @@ def investigate(
     if case.step and case.step.calls:
         case.note(case.step.remark())
     case.note(state=state, reason=reason)
-    if case.feeding:
+    if case.feeding is not None:  # to ask it for its truth would be to ask its length
         case.note(out=options.out)
     return Improved(case.feeding, case.report)
 
@@ -530,7 +543,7 @@ def _open(loader: Any, options: Options) -> Case:
         place += f":{number}"
     report = LoaderReport(State.FASTER, place, facts, loading.label_of(runtime))
     case = Case(loader, options, runtime, number, report)
-    if options.step:
+    if options.step is not None:
         case.step = feeding.CountedStep(options.step)
     return case
 

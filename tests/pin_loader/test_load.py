@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -26,6 +27,7 @@ from gpumagic.pin_loader.records import (  # noqa: E402
     Remark,
     Samples,
     Stopped,
+    WorkerSearch,
 )
 from tests.pin_loader.conftest import Clock  # noqa: E402
 from tests.pin_loader.kinds import (  # noqa: E402
@@ -203,6 +205,21 @@ def test_waiting_is_not_computing(now, processors):
     assert told.chosen == 32
     assert told.times == pytest.approx(WAITING[now] / WAITING[32])
     assert max(tried) == 64
+
+
+def test_workers_are_judged_as_if_they_were_kept():
+    """Their start takes most of a short epoch, and persistent_workers=True saves it."""
+
+    def starting(count, _=0.0):
+        found = loading(count, WAITING[count], (1.6 * MS, 96 * MS))
+        return replace(found, share_s=0.05 * count)
+
+    told = search(starting, starting(2), processors=2, budget_s=1000.0)
+    now = WorkerSearch((starting(2),), 2, Stopped.FOUND, 2)
+
+    assert (told.chosen, told.gains, told.times < 1) == (32, True, True)
+    assert now.changes
+    assert not replace(now, trials=(starting(2).kept,)).changes
 
 
 def test_a_larger_share_of_a_busy_machine_is_no_gain():

@@ -18,6 +18,7 @@ from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.feed import measure_feed
 from gpumagic.pin_loader.records import WORTH_IT, Loading, Remedy, Samples, State
 from gpumagic.pin_loader.trial import kept
+from tests.pin_loader.kinds import Stream
 
 BUDGET = "--budget 2s"
 IMAGES = TensorDataset(torch.rand(256, 3, 64, 64), torch.arange(256))
@@ -178,9 +179,18 @@ def test_memory_of_the_device_is_given_back():
 
     made = improve(DataLoader(IMAGES, 64), name="dl", budget_s=30.0, force=True)
 
-    assert made.report.end_to_end is not None
+    assert made.report.end_to_end
     assert (torch.sim.memory_reserved(), torch.sim.memory_allocated()) == before
     assert mine.device.type == "sim"
+
+
+@pytest.mark.usefixtures("box")
+def test_a_loader_without_a_length_is_improved():
+    """Nothing asks the new one how long it is: that raises."""
+    made = improve(DataLoader(Stream(400), 16), out="new", budget_s=2.0, force=True)
+
+    assert made.report.out == "new"
+    assert sum(len(batch) for batch in made.loader) == 400
 
 
 @pytest.fixture
