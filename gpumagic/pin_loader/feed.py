@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.devices.accelerator import Busy
 from gpumagic.devices.memory_counters import allocator_figures, figure
 from gpumagic.devices.torch_private import empty_host_cache
-from gpumagic.errors import DeviceError, GpuMagicError, UsageProblem
+from gpumagic.errors import DeviceError, GpuMagicError, UsageProblem, error_line
 from gpumagic.pin_loader.batch import tensors_in, to_device
 from gpumagic.pin_loader.records import (
     NOT_LOADED,
@@ -231,9 +231,18 @@ class CountedStep:
             pass
 
     def __call__(self, batch: Any) -> object:
-        """Call it with a batch."""
+        """Call it with a batch; its error holds none of the frames that have it."""
         self.calls += 1
-        return self._function(batch)
+        try:
+            return self._function(batch)
+        except GpuMagicError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
+            said = error_line(error)
+        raise GpuMagicError(
+            f"{self.__name__} failed with a batch: {said}",
+            f"batch = next(iter(loader)), then {self.__name__}(batch), shows where",
+        )
 
     def remark(self) -> Remark:
         """What a reader has to know of these calls."""

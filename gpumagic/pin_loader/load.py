@@ -323,32 +323,44 @@ _FAR = 16  # as far as one goes at once
 _TRIAL_ROUNDS = 3  # of batches by all workers, that a trial takes at least
 
 
+class TooMany(Exception):
+    """So many workers would not fit into memory."""
+
+    def __init__(self, remark: Remark) -> None:
+        self.remark = remark
+
+
 def search(
     measure: Callable[[int, float], Loading],
     known: Loading,
     *,
     processors: int,
     budget_s: float,
-    refusing: Callable[[int], list[Remark]] = lambda _: [],
+    most: int = MOST,
 ) -> WorkerSearch:
-    """Time a loader with fewer and with more workers, for as long as that pays."""
+    """Time a loader with fewer and with more workers, for as long as that pays.
+
+    `measure` may raise `TooMany` or `LoaderFailed`.
+    """
     trials, now = {known.workers: known}, known.workers
     until_s = time.monotonic() + budget_s
     failed: set[int] = set()
     stopped, problems = Stopped.FOUND, list[Remark]()
-    while (count := next_count(trials, now, processors, failed)) not in trials:
+    while (count := next_count(trials, now, processors, failed, most)) not in trials:
         left_s = until_s - time.monotonic()
         first = count > now == max(trials)  # else nothing could be said of more
-        problems = refusing(count)
-        if problems:
-            stopped = Stopped.LIMIT
-            break
         if left_s <= 0 or left_s < _cost_s(count, trials, as_known=not first):
             stopped = Stopped.BUDGET
             break
         trial_s = min(max(left_s / 3, _SHORTEST_TRIAL_S), _LONGEST_TRIAL_S)
         try:
             trials[count] = measure(count, trial_s)
+            alone = trials.get(0, known)
+            for each, found in trials.items():
+                trials[each] = within_reason(found, alone, most)
+        except TooMany as limit:
+            stopped, problems = Stopped.LIMIT, [limit.remark]
+            break
         except LoaderFailed as failure:
             failed.add(count)
             if count:
@@ -362,7 +374,11 @@ def search(
 
 
 def next_count(
-    trials: Mapping[int, Loading], now: int, processors: int, failed: set[int]
+    trials: Mapping[int, Loading],
+    now: int,
+    processors: int,
+    failed: set[int],
+    most: int,
 ) -> int:
     """Which number to try next; the one it has where no other can be better.
 
@@ -376,9 +392,9 @@ def next_count(
     if best < now and trials[best].kept.is_faster_than(trials[now].kept):
         return now  # handing over costs more than loading: more do it more often
     top = max(trials)
-    more = min(max(2 * top, 2), MOST)
+    more = min(max(2 * top, 2), most)
     if 0 in trials and 4 * more <= min(busy, _FAR):
-        more = min(4 * more, MOST)  # it waits so much that far more than these can pay
+        more = min(4 * more, most)  # it waits so much that far more than these can pay
     if more > top and more not in failed:
         untried = top == now
         below = max((count for count in trials if count < top), default=top)
@@ -428,16 +444,18 @@ def is_told_apart(one: Loading, other: Loading) -> bool:
     return alike or quick.quartiles_s[1] * WORTH_IT <= slow.quartiles_s[0]
 
 
-def within_reason(found: Loading, known: Loading) -> Loading:
+def within_reason(found: Loading, known: Loading, most: float = math.inf) -> Loading:
     """What was found, but no more than in proportion to the workers.
 
-    What looks like more was made of the time for which others had their processors.
+    What looks like more was made of the time for which others had their processors, or
+    of one burst, where an epoch has no more batches than that. There may be `most`
+    workers with a batch to load.
     """
-    least_s = known.between.median_s * max(known.workers, 1) / max(found.workers, 1)
-    short_s = found.between.median_s
-    if not found.workers or not 0 < short_s < least_s:
+    at_once = [min(max(each.workers, 1), most) for each in (known, found)]
+    least_s = known.between.median_s * at_once[0] / at_once[1]
+    if not found.workers:
         return found
-    longer = (each * least_s / short_s for each in found.between.seconds)
+    longer = (max(each, least_s) for each in found.between.seconds)
     return replace(found, between=Samples(tuple(longer)))
 
 

@@ -25,7 +25,7 @@ from gpumagic.errors import GpuMagicError, first_line
 from gpumagic.pin_loader.records import LoaderFacts, Remark
 from gpumagic.pin_loader.trial import kept, own_iterators
 from gpumagic.report.introspection import attributes_of, class_name, is_array, is_truly
-from gpumagic.report.units import listed, with_article
+from gpumagic.report.units import listed
 
 USUAL_PREFETCH = 2  # torch's own, once there are workers
 _ENDLESS = (itertools.count, itertools.cycle, itertools.repeat)
@@ -45,7 +45,7 @@ def facts_of(loader: Any, name: str = "the loader") -> LoaderFacts:
     """What a loader is set to do."""
     if not _is_of_torch(loader, "DataLoader"):
         raise GpuMagicError(
-            f"{name} is {with_article(class_name(loader))}, and no DataLoader of torch",
+            f"{name} is of class {class_name(loader)}, and no DataLoader of torch",
             "name a DataLoader, or make one of a dataset: "
             "train_dl = DataLoader(dataset, batch_size=...)",
         )

@@ -41,7 +41,7 @@ from gpumagic.report.robust import Verdict
 from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.devices.protocols import Runtime
 
@@ -115,6 +115,11 @@ class Case:
         if isinstance(asked, int):
             return asked
         return search.chosen if asked and search.trials else self.facts.workers
+
+    @property
+    def most_workers(self) -> int:
+        """So many can have a batch to load, and are worth a trial."""
+        return min(loading.MOST, self.facts.length or loading.MOST)
 
     @property
     def left_s(self) -> float:
@@ -289,12 +294,18 @@ def load(case: Case) -> None:
             (known,), now, records.Stopped.REFUSED, now, problems=tuple(refused)
         )
     else:
+
+        def measure(count: int, seconds: float) -> records.Loading:
+            for remark in case.refusals(count):
+                raise loading.TooMany(remark)
+            return _measured(case, count, seconds)
+
         found = loading.search(
-            lambda count, seconds: _measured(case, count, seconds),
+            measure,
             known,
             processors=loading.usable(),
             budget_s=min(budget_s * 0.4, max(case.left_s - budget_s * 0.2, 0.0)),
-            refusing=case.refusals,
+            most=case.most_workers,
         )
     case.note(*found.problems, workers=found)
     _refuse_too_much(case)
@@ -309,7 +320,7 @@ def _measured(case: Case, count: int, budget_s: float) -> records.Loading:
         found = loading.measure_loading(case.trial_copy(workers=count), **how)
         if case.loader.persistent_workers:
             found = found.kept
-        return loading.within_reason(found, case.load)
+        return loading.within_reason(found, case.load, case.most_workers)
     alone = case.trial_copy(workers=0, pin_memory=False)
     return loading.measure_apart(alone, start_method_of(case.loader), **how)
 
@@ -379,17 +390,6 @@ def make(case: Case) -> None:
     )
     case.feeding = DevicePrefetcher(case.new, case.report.device)
     case.note(changed=changed)
-    old = case.report.rates.load
-    if old.starts_long and case.workers == before:
-        text = f"starting its workers takes {seconds_text(old.start_s)} of each epoch"
-        case.note(Remark(text, "persistent_workers=True keeps them"))
-    if case.workers != before:
-        text = (
-            "random transforms draw other numbers, as each worker has its own seed: "
-            f"there are {case.workers} instead of {before}; the order is the same"
-        )
-        hint = f"keep num_workers={before} to reproduce an earlier training exactly"
-        case.note(Remark(text, hint))
 
 
 def prove_the_same(case: Case) -> None:
@@ -525,7 +525,7 @@ def investigate(
         case.note(case.step.remark())
     case.note(state=state, reason=reason)
     if case.feeding is not None:  # to ask it for its truth would be to ask its length
-        case.note(out=options.out)
+        case.note(*_on_workers(case), out=options.out)
     return Improved(case.feeding, case.report)
 
 
@@ -546,6 +546,21 @@ def _open(loader: Any, options: Options) -> Case:
     if options.step is not None:
         case.step = feeding.CountedStep(options.step)
     return case
+
+
+def _on_workers(case: Case) -> Iterator[Remark]:
+    """What to know of those of the new loader."""
+    before, old = case.facts.workers, case.report.rates.load
+    if case.workers != before:
+        text = (
+            "random transforms draw other numbers, as each worker has its own seed: "
+            f"there are {case.workers} instead of {before}; the order is the same"
+        )
+        hint = f"keep num_workers={before} to reproduce an earlier training exactly"
+        yield Remark(text, hint)
+    elif old.starts_long:
+        text = f"starting its workers takes {seconds_text(old.start_s)} of each epoch"
+        yield Remark(text, "persistent_workers=True keeps them")
 
 
 # ------------------------------------------------------------------ what is said

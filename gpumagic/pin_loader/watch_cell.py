@@ -177,11 +177,26 @@ def copy_remarks(
     least = sum(each.nbytes for each in in_loop) * _LEAST_SHARE
     slow = [each for each in in_loop if not (each.pinned and each.non_blocking)]
     lines = [line for line in copy_lines(slow) if line.nbytes >= least]
-    return [_remark(line, loaders, names) for line in lines[:3]]
+    by_mark = {each.mark: each.at_ns for each in slow}
+    last_ns = {code_line(mark) or _NO_LINE: at for mark, at in by_mark.items()}
+    return [
+        _remark(line, _feeding(loaders, last_ns[line.line]), names)
+        for line in lines[:3]
+    ]
+
+
+def _feeding(loaders: Sequence[SeenLoader], at_ns: int) -> Sequence[SeenLoader]:
+    """The loader that had given a batch last, if there is one."""
+
+    def gave_ns(loader: SeenLoader) -> int:
+        moments = (each.ended_ns for each in loader.waits if each.ended_ns <= at_ns)
+        return max(moments, default=0)
+
+    return sorted(loaders, key=gave_ns)[-1:]
 
 
 def _remark(
-    line: CopyLine, loaders: Sequence[SeenLoader], names: Mapping[str, object]
+    line: CopyLine, fed_by: Sequence[SeenLoader], names: Mapping[str, object]
 ) -> Remark:
     where = line.line.where
     if line.line.source:
@@ -190,7 +205,7 @@ def _remark(
     copies = f"{where} copies {bytes_text(line.nbytes)} from {line.memory} memory"
     steps = []
     if line.pageable_bytes:
-        steps.append(_pinning(loaders, names))
+        steps.append(_pinning(fed_by, names))
     if not line.blocking:
         text = f"{copies}, {held}: non_blocking=True gains nothing there"
         return Remark(text, "".join(steps))
@@ -198,15 +213,16 @@ def _remark(
     return Remark(f"{copies} and waits for it, {held}", "; then ".join(steps))
 
 
-def _pinning(loaders: Sequence[SeenLoader], names: Mapping[str, object]) -> str:
-    if not loaders:
-        return "pin it where it is made: pin_memory=True, or x.pin_memory() once"
-    unpinned = [each for each in loaders if not each.pin_memory]
-    called = [name_of(each, names) for each in unpinned or loaders]
-    name = next(filter(None, called), "NAME")
-    if unpinned:
+def _pinning(fed_by: Sequence[SeenLoader], names: Mapping[str, object]) -> str:
+    for loader in fed_by:
+        name = name_of(loader, names) or "NAME"
+        if loader.pin_memory:
+            return (
+                f"%pin_loader {name} --diagnose says which tensors are not pinned, "
+                "and why"
+            )
         return f"let the loader pin: pin_memory=True, or %pin_loader {name}"
-    return f"%pin_loader {name} --diagnose says which tensors are not pinned, and why"
+    return "pin it where it is made: pin_memory=True, or x.pin_memory() once"
 
 
 # The base of the iterators has no public name, and nothing else sees every batch.

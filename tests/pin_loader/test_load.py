@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 from gpumagic.pin_loader import load  # noqa: E402
 from gpumagic.pin_loader.load import (  # noqa: E402
     LoaderFailed,
+    TooMany,
     chosen_of,
     is_told_apart,
     measure_loading,
@@ -161,6 +162,7 @@ def test_a_worker_that_hangs_is_given_up():
 
 
 MS = 1e-3
+TOO_MUCH = Remark("too much", "smaller")
 NOTHING = (MS, 0.0)  # of a processor, and waited
 
 
@@ -179,7 +181,7 @@ def found(table, *, now, cost=NOTHING, processors=2, **options):
 
     def measure(count, _):
         tried.append(count)
-        told = table[count]
+        told = table.get(count, TooMany(TOO_MUCH))
         if isinstance(told, Exception):
             raise told
         return loading(count, told, cost)
@@ -238,11 +240,10 @@ def test_what_there_is_no_time_for_is_not_judged():
 
 def test_what_would_not_fit_is_not_tried():
     """The limit is told, with what to do."""
-    remark = Remark("too much", "smaller")
+    told, _ = found({0: 98.0, 8: 12.7}, now=0, cost=(1.6 * MS, 96 * MS))
 
-    told, tried = found(WAITING, now=0, refusing=lambda _: [remark])
-
-    assert (tried, told.stopped, told.problems) == ([], Stopped.LIMIT, (remark,))
+    assert (told.chosen, told.stopped) == (8, Stopped.LIMIT)
+    assert told.problems == (TOO_MUCH,)
 
 
 def test_a_failed_trial_ends_the_search():
@@ -317,5 +318,6 @@ def test_four_workers_are_at_most_four_times_as_fast_as_one():
     one, slow, fast = loading(1, 36.0), loading(4, 12.0), loading(4, 6.0)
 
     assert within_reason(fast, one).between.median_s == pytest.approx(9 * MS)
-    assert within_reason(slow, one) is slow
+    assert within_reason(fast, one, 2).between.median_s == pytest.approx(18 * MS)
+    assert within_reason(slow, one) == slow
     assert within_reason(loading(0, 1.0), one).between.median_s == MS

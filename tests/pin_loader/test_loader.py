@@ -73,9 +73,9 @@ def test_a_loader_is_told_as_it_is_set():
 @pytest.mark.parametrize(
     ("thing", "word"),
     [
-        (torch.ones(3), "a Tensor"),
-        (DataLoader, "a type"),
-        (Numbers(), "a Numbers"),
+        (torch.ones(3), "of class Tensor"),
+        (DataLoader, "of class type"),
+        (Numbers(), "of class Numbers"),
     ],
     ids=lambda each: type(each).__name__,
 )
