@@ -15,7 +15,6 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
-from gpumagic.pin_loader.bound import Costs  # noqa: E402
 from gpumagic.pin_loader.loader import clone  # noqa: E402
 from gpumagic.pin_loader.prove import (  # noqa: E402
     _affordable,
@@ -24,9 +23,7 @@ from gpumagic.pin_loader.prove import (  # noqa: E402
     digest_of,
     given_by_all_workers,
     is_given_twice,
-    worked_out,
 )
-from gpumagic.report.robust import Verdict  # noqa: E402
 from tests.pin_loader.kinds import (  # noqa: E402
     KINDS,
     Noisy,
@@ -178,15 +175,3 @@ def test_the_order_of_runs_is_a_b_b_a():
     assert set(pairs) == {(4, 4)}
     assert told == [(each + 1) / len(pairs) for each in range(len(pairs))]
     assert len(_pairs(loops, 4, 0.0, told.append)) == 1
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_what_is_worked_out_is_as_sure_as_its_parts(known):
-    """The formulas of a step decide, but not where loading may be noise."""
-    old = Costs(load_s=3.0, link_s=1.0, blocking_s=2.0, step_s=4.0, workers=2)
-
-    found = worked_out(old, old, known=known)
-
-    assert set(found.result.pairs) == {(6.0, 4.0)}
-    assert (found.result.verdict is Verdict.FASTER) is known
-    assert (found.result.interval is None) is not known
