@@ -238,7 +238,11 @@ def _parts(report: LoaderReport) -> Iterator[Part]:
 
 def _notes(report: LoaderReport) -> Iterator[Note]:
     """What decides first: why not, what is wrong, what to type, what to mend."""
-    yield from _reason(report)
+    reason, refused = report.reason, report.state is records.State.REFUSED
+    if not (refused or report.bound.parts or reason.text in report.headline):
+        yield Note("note", reason.text, reason.hint)
+    elif reason.hint:  # the title says the rest
+        yield Note("problem" if refused else "note", reason.hint)
     yield from notes_of(each for each in report.remarks if each.serious)
     yield from _next(report)
     if report.state not in _NOTHING_TO_PIN:
@@ -254,15 +258,6 @@ def notes_of(remarks: Iterable[records.Remark]) -> Iterator[Note]:
     """A note for each remark, each said once."""
     for each in dict.fromkeys(remarks):
         yield Note("problem" if each.serious else "note", each.text, each.hint)
-
-
-def _reason(report: LoaderReport) -> Iterator[Note]:
-    """Why it ended so; only what to do about it where the title says the reason."""
-    reason, refused = report.reason, report.state is records.State.REFUSED
-    if not (refused or report.bound.parts or reason.text in report.headline):
-        yield Note("note", reason.text, reason.hint)
-    elif reason.hint:
-        yield Note("problem" if refused else "note", reason.hint)
 
 
 def _next(report: LoaderReport) -> Iterator[Note]:

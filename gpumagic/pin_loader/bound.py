@@ -111,10 +111,6 @@ def bound_of(
     )
     synthetic = rates.step.synthetic
     parts = _parts(now)
-
-    def without_stand_in(costs: Costs) -> Costs:
-        return replace(costs, step_s=0.0) if synthetic else costs
-
     binding, best_s = max(
         (each for each in parts if not (synthetic and each[0] is Part.STEP)),
         key=lambda part: part[1],
@@ -125,7 +121,7 @@ def bound_of(
         if remedy in (Remedy.PIN, Remedy.PREFETCH):  # it loads as it did
             before = replace(before, load_s=quick.load_s)
         before_s, after_s = _most_gained(before, after, way, synthetic=synthetic)
-        exposed = _exposed(without_stand_in(after), way)
+        exposed = _exposed(after, way, synthetic=synthetic)
         gains.append(Gain(remedy, after_s, before_s, after.workers, exposed))
     return Bound(
         parts=tuple(parts),
@@ -134,7 +130,7 @@ def bound_of(
         binding=binding,
         gains=tuple(gains),
         synthetic_step=synthetic,
-        exposed=_exposed(without_stand_in(now)),
+        exposed=_exposed(now, Way.BLOCKING, synthetic=synthetic),
     )
 
 
@@ -199,8 +195,12 @@ def _most_gained(
     return max(found, key=lambda each: each[0] / max(each[1], 1e-12))
 
 
-def _exposed(costs: Costs, way: Way = Way.BLOCKING) -> tuple[tuple[Part, float], ...]:
+def _exposed(
+    costs: Costs, way: Way, *, synthetic: bool
+) -> tuple[tuple[Part, float], ...]:
     """What a step consists of: compute, copies that wait for it, and the rest."""
+    if synthetic:  # the user's own is not known
+        costs = replace(costs, step_s=0.0)
     rest_s = step_s(costs, way) - costs.step_s
     if way is Way.BLOCKING:
         link_s = min(costs.blocking_s, rest_s)

@@ -323,11 +323,8 @@ _FAR = 16  # as far as one goes at once
 _TRIAL_ROUNDS = 3  # of batches by all workers, that a trial takes at least
 
 
-class TooMany(Exception):
+class TooMany(GpuMagicError):
     """So many workers would not fit into memory."""
-
-    def __init__(self, remark: Remark) -> None:
-        self.remark = remark
 
 
 def search(
@@ -359,13 +356,14 @@ def search(
             for each, found in trials.items():
                 trials[each] = within_reason(found, alone, most)
         except TooMany as limit:
-            stopped, problems = Stopped.LIMIT, [limit.remark]
+            stopped = Stopped.LIMIT
+            problems = [Remark(limit.problem, limit.hint)]
             break
         except LoaderFailed as failure:
             failed.add(count)
             if count:
                 stopped = Stopped.FAILED
-                problems = [Remark(failure.problem, failure.hint or "")]
+                problems = [Remark(failure.problem, failure.hint)]
                 break
     busy = busy_workers(trials, processors)
     ordered = tuple(trials[count] for count in sorted(trials))

@@ -34,13 +34,6 @@ _ITERATOR = "_iterator"
 _BEGUN = "_initial_iter_for_state_dict"  # of torchdata's loader
 
 
-_PREPARED = Remark(
-    "accelerate has prepared it, and copies its batches to the device",
-    "pass DataLoaderConfiguration(non_blocking=True) to the Accelerator, and "
-    "pin_memory=True to the loader before `prepare`",
-)
-
-
 def facts_of(loader: Any, name: str = "the loader") -> LoaderFacts:
     """What a loader is set to do."""
     if not _is_of_torch(loader, "DataLoader"):
@@ -135,11 +128,11 @@ def _is_filled_by(function: Any, name: str) -> bool:
 _WITHOUT_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
 
 
-class NotCopied(Exception):
-    """A loader is left as it is, since no other can be made of it."""
+_PIN_ITSELF = "set pin_memory=True where it is made, and iterate DevicePrefetcher(it)"
 
-    def __init__(self, remark: Remark) -> None:
-        self.remark = remark
+
+class NotCopied(GpuMagicError):
+    """A loader is left as it is, since no other can be made of it."""
 
 
 def rebuild(
@@ -151,7 +144,11 @@ def rebuild(
     """
     packages = {base.__module__.partition(".")[0] for base in type(loader).__mro__}
     if "accelerate" in packages:  # a new one would shard what is sharded already
-        raise NotCopied(_PREPARED)
+        raise NotCopied(
+            "accelerate has prepared it, and copies its batches to the device",
+            "pass DataLoaderConfiguration(non_blocking=True) to the Accelerator, and "
+            "pin_memory=True to the loader before `prepare`",
+        )
     words = dict(asked)
     words["num_workers"] = loader.num_workers if workers is None else workers
     if words["num_workers"]:
@@ -175,13 +172,13 @@ def _shallow_copy(loader: Any) -> Any:
     """Another loader with the same parts, and no iterator that it would share."""
     kind = type(loader)
     if hasattr(kind, "__del__"):
-        text = f"it cannot be copied: {kind.__name__} cleans up when it goes"
-        raise NotCopied(Remark(text))
+        why = f"{kind.__name__} cleans up when it goes"
+        raise NotCopied(f"it cannot be copied: {why}", _PIN_ITSELF)
     held = own_iterators(loader)
     for name in held:
         if name != _ITERATOR and not _is_filled_by(kind.__iter__, name):
-            text = f"it cannot be copied: {kind.__name__} keeps one iterator for good"
-            raise NotCopied(Remark(text))
+            why = f"{kind.__name__} keeps one iterator for good"
+            raise NotCopied(f"it cannot be copied: {why}", _PIN_ITSELF)
     twin = object.__new__(kind)
     vars(twin).update(vars(loader) | dict.fromkeys(held))
     if _BEGUN in vars(twin):  # it would look for the iterator that is gone

@@ -200,7 +200,7 @@ def look(case: Case) -> None:
     try:
         clone(case.loader)
     except NotCopied as why:
-        raise Ended(State.NOTHING, why.remark) from None
+        raise Ended(State.NOTHING, Remark(why.problem, why.hint)) from None
     if case.facts.workers or case.options.workers:
         for remark in unpicklable(case.loader):
             raise _stays(case, remark)
@@ -297,7 +297,7 @@ def load(case: Case) -> None:
 
         def measure(count: int, seconds: float) -> records.Loading:
             for remark in case.refusals(count):
-                raise loading.TooMany(remark)
+                raise loading.TooMany(remark.text, remark.hint)
             return _measured(case, count, seconds)
 
         found = loading.search(

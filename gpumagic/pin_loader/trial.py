@@ -187,7 +187,14 @@ def close(iterators: list[Any], workers: set[BaseProcess], grace_s: float) -> No
 
     Whatever is raised meanwhile, as torch does when a worker dies, is not passed on.
     """
-    torchs = [each for iterator in iterators for each in _torchs_within(iterator)]
+    # Itself, or what it wraps.
+    parts = [(each, *getattr(each, "__dict__", {}).values()) for each in iterators]
+    torchs = [
+        each
+        for each in itertools.chain.from_iterable(parts)
+        if hasattr(type(each), "_shutdown_workers")
+    ]
+    del parts
     for each in torchs:
         _let_die(each)
     while iterators:
@@ -206,12 +213,6 @@ def close(iterators: list[Any], workers: set[BaseProcess], grace_s: float) -> No
         _pause(_POLL_S)
     _end(workers)
     _wait(helper, time.monotonic() + _TERMINATE_S)
-
-
-def _torchs_within(iterator: Any) -> list[Any]:
-    """The iterators of torch that one consists of: itself, and what it wraps."""
-    parts = iterator, *getattr(iterator, "__dict__", {}).values()
-    return [each for each in parts if hasattr(type(each), "_shutdown_workers")]
 
 
 def _shut_down(iterators: list[Any]) -> None:

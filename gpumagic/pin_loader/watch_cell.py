@@ -123,7 +123,7 @@ class _Watchers(Observer):
             if runtime.kind != CpuRuntime.kind:
                 self.copies = enter(copies_watched(torch, runtime.kind))
         except GpuMagicError as error:
-            self.remarks.append(Remark(error.problem, error.hint or ""))
+            self.remarks.append(Remark(error.problem, error.hint))
 
     def all_idle(self, unwaited: str | None) -> None:  # noqa: ARG002 -- as far as it got
         """Look on no more: what follows is ours."""

@@ -181,7 +181,7 @@ def found(table, *, now, cost=NOTHING, processors=2, **options):
 
     def measure(count, _):
         tried.append(count)
-        told = table.get(count, TooMany(TOO_MUCH))
+        told = table.get(count, TooMany(TOO_MUCH.text, TOO_MUCH.hint))
         if isinstance(told, Exception):
             raise told
         return loading(count, told, cost)
