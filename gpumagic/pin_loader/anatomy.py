@@ -164,7 +164,7 @@ def limits_of(
     for kind, left in room.items():
         needed, hint = needed_of[kind], ""
         if needed > _WARN_SHARE * left:
-            hint = "take fewer workers, as by --workers 2, or smaller batches"
+            hint = "take fewer workers, a smaller prefetch_factor, or smaller batches"
             if kind is Memory.SHM:
                 larger = math.ceil(needed / _REFUSE_SHARE / _GIB)
                 hint = (

@@ -48,7 +48,7 @@ def improve(  # noqa: PLR0913 -- one for each option
     loader: Any,
     *,
     name: str = "the loader",
-    out: str = "the new loader",
+    out: str = "",
     device: Any = None,
     workers: int | str | None = None,
     step: Callable[[Any], object] | None = None,
@@ -78,7 +78,7 @@ def improve(  # noqa: PLR0913 -- one for each option
     """
     options = Options(
         name=name,
-        out=out,
+        out=out or f"{name.removeprefix('the ')}_pinned",
         device=device,
         workers=workers,
         step=step,

@@ -128,7 +128,10 @@ def _is_filled_by(function: Any, name: str) -> bool:
 _WITHOUT_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
 
 
-_PIN_ITSELF = "set pin_memory=True where it is made, and iterate DevicePrefetcher(it)"
+_PIN_ITSELF = (
+    "set pin_memory=True where it is made, and go through "
+    "gpumagic.pin_loader.DevicePrefetcher(it)"
+)
 
 
 class NotCopied(GpuMagicError):
