@@ -16,19 +16,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from gpumagic.devices.host import ROOT, container_room, machine_room
+from gpumagic.devices.host import container_room, machine_room
 from gpumagic.devices.storages import tensors_within, without_overrides
 from gpumagic.pin_loader.batch import walk
-from gpumagic.pin_loader.loader import USUAL_PREFETCH
 from gpumagic.pin_loader.records import Anatomy, Leaf, Pinned, Remark, WhyPageable
 from gpumagic.report.introspection import is_array
 from gpumagic.report.units import bytes_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gpumagic.devices.protocols import Runtime
     from gpumagic.pin_loader.records import LoaderFacts
 
@@ -37,16 +34,16 @@ _WARN_SHARE, _REFUSE_SHARE = 0.2, 0.5  # of what there is
 _GIB = 1 << 30
 
 
-def passed_through_by(above: Sequence[Any]) -> Any | None:
-    """Which of the containers of a tensor torch's pinner does not look into."""
+def passed_through_by(above: Sequence[Any]) -> str:
+    """The class of a tensor's container that torch's pinner does not look into."""
     for each in above:
         # By the object, not by its class: so the pinner asks, and finds whatever a
         # `__getattr__` answers.
         if hasattr(each, "pin_memory"):
-            return None  # it pins itself
+            return ""  # it pins itself
         if isinstance(each, str | bytes) or not isinstance(each, Mapping | Sequence):
-            return each
-    return None
+            return type(each).__name__
+    return ""
 
 
 def anatomy_of(
@@ -101,16 +98,15 @@ def _with_reason(
     """Pageable for the reason that would be left if all others were taken away."""
     import torch
 
-    holder = passed_through_by(above)
     if runtime.kind in _WITHOUT_PINNING:
         return replace(leaf, why=WhyPageable.NO_ACCELERATOR)
     if tensor.is_nested or tensor.layout is not torch.strided:
         return replace(leaf, why=WhyPageable.NOT_DENSE)
-    if holder is not None:
-        through = WhyPageable.PASSED_THROUGH
-        return replace(leaf, why=through, holder=type(holder).__name__)
-    why = WhyPageable.UNKNOWN if facts.pin_memory else WhyPageable.FLAG_OFF
-    return replace(leaf, why=why)
+    if holder := passed_through_by(above):
+        return replace(leaf, why=WhyPageable.PASSED_THROUGH, holder=holder)
+    if facts.pin_memory:
+        return replace(leaf, why=WhyPageable.UNKNOWN)
+    return replace(leaf, why=WhyPageable.FLAG_OFF)
 
 
 def _bytes_of(tensor: Any) -> int:
@@ -130,76 +126,55 @@ class Memory(enum.Enum):
     SHM = "shared memory"
 
 
-Room = dict[Memory, int | None]  # what is left; None is unknown
-
-
-class Demand(NamedTuple):
-    """What one setting takes."""
-
-    anatomy: Anatomy
-    workers: int
-    prefetch_factor: int = USUAL_PREFETCH
-    pinned: bool = True
-
-    def needs(self, kind: Memory) -> int:
-        """Of one kind of memory; shared memory, by which workers send, is RAM too."""
-        batches = self.prefetch_factor * self.workers + 1 + self.pinned
-        sent = sum(
-            leaf.nbytes
-            for leaf in self.anatomy.leaves
-            if leaf.why is not WhyPageable.NOT_A_TENSOR
-            and leaf.pinned is not Pinned.ON_DEVICE
-        )
-        shared = sent if self.workers else 0
-        locked = self.anatomy.locked_bytes if self.pinned else 0
-        return batches * (shared if kind is Memory.SHM else shared + locked)
-
-
-class Limit(NamedTuple):
-    """What is needed of one kind of memory, held against what is left of it."""
-
-    kind: Memory
-    needed: int
-    left: int | None
-    hint: str = ""  # where that is more than a fifth
-
-    @property
-    def refuses(self) -> bool:
-        """Whether it is too much: more than half."""
-        return self.left is not None and self.needed > _REFUSE_SHARE * self.left
-
-    def remark(self) -> Remark:
-        """What a reader has to know of it."""
-        said = f"it would take {bytes_text(self.needed)} of the {self.kind.value}"
-        left = "" if self.left is None else f", and {bytes_text(self.left)} are left"
-        return Remark(f"{said}{left}", self.hint)
-
-
-def look_at_room(root: Path = ROOT) -> Room:
-    """Read what is left now. Where a system does not say it, it is unknown."""
-    free: int | None = None
+def look_at_room() -> dict[Memory, int]:
+    """Read what is left now of each kind of memory that the system tells of."""
+    rooms = {Memory.AVAILABLE: machine_room(), Memory.CGROUP: container_room()}
+    left = {kind: room.nbytes for kind, room in rooms.items() if room}
     with suppress(OSError, AttributeError):  # Windows has no statvfs
-        found = os.statvfs(root / "dev/shm")
-        free = int(found.f_bavail * found.f_frsize)
-    machine, container = machine_room(root), container_room(root)
-    left: Room = {Memory.AVAILABLE: machine.nbytes if machine else None}
-    if container is not None:
-        left[Memory.CGROUP] = container.nbytes
-    return {**left, Memory.SHM: free}
+        found = os.statvfs("/dev/shm")  # noqa: S108 -- it is only asked how full it is
+        left[Memory.SHM] = int(found.f_bavail * found.f_frsize)
+    return left
 
 
-def limits_of(wanted: Demand, room: Room | None = None) -> tuple[Limit, ...]:
-    """What a loader would take of the machine, kind by kind."""
+def needed_bytes(
+    anatomy: Anatomy, workers: int, ahead: int, *, pinned: bool
+) -> dict[Memory, int]:
+    """What a loader takes; shared memory, by which its workers send, is RAM too."""
+    batches = ahead * workers + 1 + pinned
+    sent = sum(
+        leaf.nbytes
+        for leaf in anatomy.leaves
+        if leaf.why is not WhyPageable.NOT_A_TENSOR
+        and leaf.pinned is not Pinned.ON_DEVICE
+    )
+    shared = batches * sent * bool(workers)
+    all_of_it = shared + batches * anatomy.locked_bytes * pinned
+    return {
+        Memory.AVAILABLE: all_of_it,
+        Memory.CGROUP: all_of_it,
+        Memory.SHM: shared,
+    }
+
+
+def limits_of(
+    needed_of: dict[Memory, int], room: dict[Memory, int]
+) -> list[tuple[Remark, bool]]:
+    """What a loader would take of the machine, kind by kind; whether it is too much."""
     found = []
-    for kind, left in (room or look_at_room()).items():
-        needed, hint = wanted.needs(kind), ""
-        if left is not None and needed > _WARN_SHARE * left:
-            hint = "take fewer workers, as by --workers 2, or smaller batches"
+    for kind, left in room.items():
+        needed, hint = needed_of[kind], ""
+        if needed > _WARN_SHARE * left:
+            hint = "take fewer workers, a smaller prefetch_factor, or smaller batches"
             if kind is Memory.SHM:
                 larger = math.ceil(needed / _REFUSE_SHARE / _GIB)
                 hint = (
                     f"start the container with --shm-size={larger}g (in Kubernetes: an "
                     f"emptyDir with medium Memory at /dev/shm), or {hint}"
                 )
-        found += [Limit(kind, needed, left, hint)] if needed else []
-    return tuple(found)
+        if needed:
+            text = (
+                f"it would take {bytes_text(needed)} of the {kind.value}, and "
+                f"{bytes_text(left)} are left"
+            )
+            found.append((Remark(text, hint), needed > _REFUSE_SHARE * left))
+    return found

@@ -5,7 +5,8 @@ Of workers only what was measured is said; a number that was not tried is not ju
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
@@ -47,43 +48,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoaderReport(Report):
-    """A loader from diagnosis to proof; what was not reached is None."""
+    """A loader from diagnosis to proof; what was not reached is empty."""
 
     state: records.State
-    setting: records.Setting
+    device: str  # where batches go, as torch calls it: "cuda:0", "cpu"
     loader: records.LoaderFacts
-    reason: records.Remark | None = None  # why it ended so, and what to do
-    anatomy: records.Anatomy | None = None
-    rates: records.Rates = field(default_factory=records.Rates)
-    workers: records.WorkerSearch | None = None
-    bound: records.Bound | None = None
+    label: str = ""  # of a simulated machine; loading takes this machine's time
+    reason: records.Remark = records.NO_REMARK  # why it ended so, and what to do
+    anatomy: records.Anatomy = records.NO_BATCH
+    rates: records.Rates = records.NOT_MEASURED
+    workers: records.WorkerSearch = records.NOT_SEARCHED
+    bound: records.Bound = records.NO_BOUND
     changed: tuple[str, ...] = ()  # arguments that are others in the new loader
     sameness: records.Sameness | None = None
     end_to_end: records.EndToEnd | None = None
     remarks: tuple[records.Remark, ...] = ()
-    out: str | None = None  # the name of the new loader, where there is one
+    out: str = ""  # the name of the new loader, where there is one
 
     @property
     def headline(self) -> str:
         """The answer in one sentence."""
         said = _HEADLINES.get(self.state, _looked_at)(self)
-        names = [each for each in (self.loader.name, self.out) if each]
-        return said if said.startswith(tuple(names)) else _capital(said)
-
-    @property
-    def name(self) -> str:
-        """What the loader is called."""
-        return self.loader.name or "the loader"
-
-    @property
-    def device(self) -> str:
-        """What the device is called that batches go to."""
-        kind, number = self.setting.kind, self.setting.device
-        return "the device" if number is None else f"{kind}:{number}"
+        first = said.partition(" ")[0]  # a name stays as it is
+        return said if first in (self.loader.name, self.out) else _capital(said)
 
     def drawing(self) -> Any:
         """The verdict and one screen."""
-        return Drawing(self.headline, one_screen(_parts(self)), self.setting.label)
+        return Drawing(self.headline, one_screen(_parts(self)), self.label)
 
     def __repr__(self) -> str:
         return f"LoaderReport({self.headline!r})"
@@ -93,10 +84,11 @@ class LoaderReport(Report):
 
 
 def _looked_at(report: LoaderReport) -> str:
-    if report.bound is not None:
+    if report.bound.parts:
         return _bottleneck(report, report.bound)
-    if report.state is records.State.NOTHING and report.reason is not None:
-        return f"{report.name} gives batches, and stays as it is: {report.reason.text}"
+    if report.state is records.State.NOTHING:
+        name, why = report.loader.name, report.reason.text
+        return f"{name} gives batches, and stays as it is: {why}"
     if report.state is records.State.NO_ACCELERATOR:
         return f"{_loads(report)}; there is no accelerator to pin for"
     return f"{_loads(report)}; copies to {report.device} were not measured"
@@ -117,29 +109,30 @@ def _bottleneck(report: LoaderReport, bound: records.Bound) -> str:
 def _remedy_clause(report: LoaderReport, bound: records.Bound) -> str:
     """The best that is known; where nothing is, what was tried."""
     copies = bound.gain(records.Remedy.PIN, records.Remedy.PREFETCH)
-    ahead = copies is not None and copies.times >= records.WORTH_IT
-    copying = "copying ahead" if bound.pins else "pinning and copying ahead"
-    gain = bound.gain(records.Remedy.WORKERS)
-    if gain is not None and report.workers is not None:
+    ahead = copies.times >= records.WORTH_IT
+    copying = {records.Remedy.PIN: "pinning", records.Remedy.PREFETCH: _ahead(bound)}
+    if report.workers.changes:
+        gain = bound.times(records.Remedy.WORKERS)
         said = workers_clause(report.workers, gain)
         most = bound.times(records.Remedy.EVERYTHING)
-        if ahead and most >= records.WORTH_IT * gain.times:
-            said += f"; {copying} besides, up to {times_text(most)} in all"
+        if ahead and most >= records.WORTH_IT * gain:
+            said += f"; {_ahead(bound)} besides, up to {times_text(most)} in all"
         return said
-    if ahead and copies is not None:
-        what = "pinning" if copies.remedy is records.Remedy.PIN else copying
-        return f"{what} could give up to {times_text(copies.times)}"
+    if ahead:
+        return f"{copying[copies.remedy]} could give up to {times_text(copies.times)}"
     at_most = max([1.0, *(each.times for each in bound.gains)])
     return f"no remedy that was tried could give more than {times_text(at_most)}"
 
 
-def workers_clause(
-    search: records.WorkerSearch, gain: records.Gain | None = None
-) -> str:
+def _ahead(bound: records.Bound) -> str:
+    return "copying ahead" if bound.pins else "pinning and copying ahead"
+
+
+def workers_clause(search: records.WorkerSearch, kept: float = 0.0) -> str:
     """What other workers give, as measured; in half a sentence.
 
-    Where to start them takes much of an epoch, also what they give once they are kept:
-    that is what the table of remedies holds.
+    Where to start them takes much of an epoch, also how many times as fast it is once
+    they are kept: the table of remedies holds that.
     """
     new, count = search.new, search.chosen
     if not search.gains:
@@ -147,24 +140,24 @@ def workers_clause(
         others.remove(str(search.now))
         plural = "worker" if others == ["1"] else "workers"
         return f"{listed(others)} {plural} load no faster" if others else ""
-    who = f"{count_text(count, 'worker')} load{'s' if count == 1 else ''}"
-    said = f"{who if count else 'without workers it loads'} "
-    said += f"{times_text(search.times)} as fast"
-    if new.starts_long:
-        kept = gain.times if gain else search.old.batch_s / new.between.median_s
-        said += f", up to {times_text(kept)} once they are kept"
-        said += " (persistent_workers=True)"
-    return said
+    who = {0: "without workers it loads", 1: "1 worker loads"}
+    said, as_fast = who.get(count, f"{count} workers load"), times_text(search.times)
+    if not new.starts_long:
+        return f"{said} {as_fast} as fast"
+    kept = kept or search.old.batch_s / new.between.median_s
+    most = f"up to {times_text(kept)}"
+    if search.times < records.WORTH_IT:
+        return f"{said} {most} as fast once they are kept (persistent_workers=True)"
+    return (
+        f"{said} {as_fast} as fast, {most} once they are kept (persistent_workers=True)"
+    )
 
 
 def _loads(report: LoaderReport) -> str:
     load = report.rates.load
-    if load is None:
-        return "how fast it loads was not measured"
     count = count_text(load.workers, "worker")
     said = f"loading takes {time_text(load.batch_s)} a batch with {count}"
-    clause = "" if report.workers is None else workers_clause(report.workers)
-    return f"{said}; {clause}" if clause else said
+    return "; ".join(filter(None, [said, workers_clause(report.workers)]))
 
 
 _COMPARED = {
@@ -178,28 +171,30 @@ _COMPARED = {
 def _compared(report: LoaderReport) -> str:
     """The new loader against the old, with its interval, and with which step."""
     proof, new = report.end_to_end, report.out or "the loop with a prefetcher"
-    if proof is None or proof.result.interval is None:
+    if not (proof and proof.result.interval):
         return f"{new} is ready; the runs are too few to tell how much faster it is"
     verdict, times = proof.result.verdict, proof.result.ratio
     low, high, _ = proof.result.interval
     if verdict is Verdict.FASTER:
         times, low, high = 1 / times, 1 / high, 1 / low
     said = _COMPARED[verdict].format(
-        new=new, name=report.name, device=report.device, times=times_text(times)
+        new=new,
+        name=report.loader.name,
+        device=report.device,
+        times=times_text(times),
     )
     least, most = times_text(low), times_text(high)
     told = verdict in (Verdict.FASTER, Verdict.SLOWER) and not proof.modelled
     if told and least != most:
         said += f" ({least.removesuffix('x')} to {most})"
-    if report.rates.step is not None and report.rates.step.synthetic:
+    if report.rates.step.synthetic:
         said += ", with a stand-in step"
     return said if report.out else f"nothing won: {said}"
 
 
 def _refused(report: LoaderReport) -> str:
-    reason = report.reason or records.Remark("it stays as it is")
-    said = f"{report.name} is wrong" if reason.serious else "Refused"
-    return f"{said}: {reason.text}"
+    said = f"{report.loader.name} is wrong" if report.reason.serious else "Refused"
+    return f"{said}: {report.reason.text}"
 
 
 _HEADLINES: dict[records.State, Callable[[LoaderReport], str]] = {
@@ -220,20 +215,20 @@ def _parts(report: LoaderReport) -> Iterator[Part]:
     """What to do, one picture, one table; then all that can be asked for."""
     bound, search, anatomy = report.bound, report.workers, report.anatomy
     yield from _notes(report)
-    if bound is not None:
+    if bound.parts:
         yield _picture(report, bound)
-    if bound is not None and bound.gains:
+    if bound.gains:
         yield _remedy_table(report, bound)
-    elif search is not None and len(search.trials) > 1:
+    elif len(search.trials) > 1:
         yield _worker_table(search)
     if said := " ".join(_sentences(report)):
         yield Paragraph(said)
-    if anatomy is not None and anatomy.leaves:
+    if anatomy.leaves:
         leaves = sorted(anatomy.leaves, key=lambda leaf: -leaf.nbytes)
         caption = f"A batch ({bytes_text(anatomy.tensor_bytes)})"
         table = Table.of(caption, _LEAF, leaves[:_MOST_LEAVES], len(leaves))
         yield Details("A batch, tensor by tensor", (table,), "batch")
-    if search is not None:
+    if search.trials:
         inside = _worker_table(search), Paragraph("\n".join(_on_workers(search)))
         yield Details("Loading by number of workers", inside, "workers")
     if times := tuple(_time_parts(report)):
@@ -243,7 +238,11 @@ def _parts(report: LoaderReport) -> Iterator[Part]:
 
 def _notes(report: LoaderReport) -> Iterator[Note]:
     """What decides first: why not, what is wrong, what to type, what to mend."""
-    yield from _reason(report)
+    reason, refused = report.reason, report.state is records.State.REFUSED
+    if not (refused or report.bound.parts or reason.text in report.headline):
+        yield Note("note", reason.text, reason.hint)
+    elif reason.hint:  # the title says the rest
+        yield Note("problem" if refused else "note", reason.hint)
     yield from notes_of(each for each in report.remarks if each.serious)
     yield from _next(report)
     if report.state not in _NOTHING_TO_PIN:
@@ -261,59 +260,45 @@ def notes_of(remarks: Iterable[records.Remark]) -> Iterator[Note]:
         yield Note("problem" if each.serious else "note", each.text, each.hint)
 
 
-def _reason(report: LoaderReport) -> Iterator[Note]:
-    """Why it ended so; only what to do about it where the title says the reason."""
-    reason = report.reason
-    if reason is None:
-        return
-    refused = report.state is records.State.REFUSED
-    if not (refused or report.bound is not None or reason.text in report.headline):
-        yield Note("note", reason.text, reason.hint)
-    elif reason.hint:
-        yield Note("problem" if refused else "note", reason.hint)
-
-
 def _next(report: LoaderReport) -> Iterator[Note]:
     """The loop with the new loader, or the magic that makes one."""
     name, search = report.loader.name, report.workers
-    if report.out is not None:
-        text = (
-            f"its batches are on {report.device} already: leave out `.to()` in the loop"
-        )
+    if report.out:
+        where = report.device
+        text = f"its batches are on {where} already: leave out `.to()` in the loop"
         yield Note("note", text, f"for batch in {report.out}:")
-    if not name or report.state is records.State.REFUSED:
+    if not name.isidentifier() or report.state is records.State.REFUSED:
         return
-    if search is not None and search.gains and "num_workers" not in report.changed:
+    if search.gains and "num_workers" not in report.changed:
         hint = f"%pin_loader {name} --workers {search.chosen}"
-        if report.state is records.State.NO_ACCELERATOR:
-            hint = f"DataLoader(..., num_workers={search.chosen})"
-        text = "left to you: with other workers random transforms draw other numbers"
+        if report.state is records.State.NO_ACCELERATOR or search.chosen == search.now:
+            hint = f"DataLoader(..., {_workers_text(search.new)})"
+        text = "left to you: random transforms draw other numbers then"
         yield Note("note", text, hint)
-    elif report.state is records.State.DIAGNOSED and report.bound and report.bound.best:
+    elif report.state is records.State.DIAGNOSED and report.bound.is_worth_it:
         text = "nothing was changed; this makes such a loader, and proves it"
         yield Note("note", text, f"%pin_loader {name}")
 
 
 def _sentences(report: LoaderReport) -> Iterator[str]:
     """What was changed and compared, or how the batch lies in memory; who loads."""
-    search, anatomy, found = report.workers, report.anatomy, report.sameness
-    if report.out is not None:
+    search, found = report.workers, report.sameness
+    if report.out:
         if report.changed:
             names = [shortened(each, 30) for each in report.changed]
             yield f"Changed: {listed(names, most=4)}."
-        if found is not None and found.same:
+        if found and found.same:
             count = count_text(found.batches, "batch", "batches")
             yield f"The first {count} are the same in value, order and class."
-        elif found is not None:
+        elif found:
             yield f"Batches could not be compared: {found.problem or found.difference}."
-    elif anatomy is not None and anatomy.leaves and report.state not in _NOTHING_TO_PIN:
-        memory = pageable_sentence(anatomy)
-        is_off = not report.loader.pin_memory and memory.endswith("pageable")
-        yield f"{_capital(memory)}{'; pin_memory is off' if is_off else ''}."
-    asked = search is None or search.stopped is records.Stopped.ASKED
-    if search is None or asked or search.gains or report.bound is None:
-        return  # the title has them
-    if clause := workers_clause(search):
+    elif report.anatomy.leaves and report.state not in _NOTHING_TO_PIN:
+        memory = [_capital(pageable_sentence(report.anatomy))]
+        if not report.loader.pin_memory and memory[0].endswith("pageable"):
+            memory.append("pin_memory is off")
+        yield f"{'; '.join(memory)}."
+    in_title = search.gains or search.stopped is records.Stopped.ASKED
+    if report.bound.parts and not in_title and (clause := workers_clause(search)):
         yield f"{_capital(clause)}."
 
 
@@ -325,33 +310,36 @@ _PIECES = {
     records.Part.STEP: "kernel",
 }
 _NOTHING = 1e-6  # of a step: a rounding error
+_LONGEST_NAME = 20
 
 
 def _picture(report: LoaderReport, bound: records.Bound) -> Stacks:
     """A step before and after: as measured, else as worked out."""
-    proof = report.end_to_end
-    after = bound.best if proof is None else bound.gain(records.Remedy.PREFETCH)
+    proof, stand_in = report.end_to_end, "your step"
     exposed, names = [bound.exposed], ["now"]
-    if after is not None:
-        exposed.append(after.exposed)
-        names.append(_remedy_text(report, after, bound))
-    own = " without your compute" if bound.synthetic_step else ""
-    caption, stand_in = f"A step{own}, estimated from its parts", "your step"
-    if proof is not None:
-        names = [report.name, report.out or "then"]
-        names = names if max(map(len, names)) <= 20 else ["now", "then"]
+    caption = "A step, estimated from its parts"
+    if proof:
+        names = [report.loader.name, report.out or "then"]
+        if max(map(len, names)) > _LONGEST_NAME:
+            names = ["now", "then"]
+        exposed.append(bound.gain(records.Remedy.PREFETCH).exposed)
         medians = map(robust.median, zip(*proof.result.pairs, strict=True))
-        step = report.rates.step
-        compute_s = 0.0 if step is None else step.samples.median_s
-        pairs = zip(
-            medians, [bound.exposed, after.exposed if after else ()], strict=True
-        )
+        compute_s = report.rates.step.samples.median_s
         exposed = [
-            _divided(whole_s, compute_s, dict(parts)) for whole_s, parts in pairs
+            _divided(whole_s, compute_s, dict(parts))
+            for whole_s, parts in zip(medians, exposed, strict=True)
         ]
         how = "worked out" if proof.modelled else "measured"
         caption = f"A step, median ({how}; how it divides is estimated)"
-        stand_in = "a stand-in for your step" if bound.synthetic_step else "your step"
+        if bound.synthetic_step:
+            stand_in = "a stand-in for your step"
+    else:
+        if bound.is_worth_it:
+            best = bound.gain(*records.Remedy)
+            exposed.append(best.exposed)
+            names.append(_remedy_text(report, best, bound))
+        if bound.synthetic_step:
+            caption = "A step without your compute, estimated from its parts"
     stacks = tuple(map(_stack, names, exposed))
     there = {kind for each in stacks for kind, seconds in each.pieces if seconds}
     legend = zip(_PIECES.values(), ("for batches", "not hidden", stand_in), strict=True)
@@ -395,10 +383,7 @@ def _remedy_table(report: LoaderReport, bound: records.Bound) -> Table:
 
 def _remedy_text(report: LoaderReport, gain: records.Gain, bound: records.Bound) -> str:
     """A remedy as one would set it; workers are taken to be kept."""
-    search, workers = report.workers, f"num_workers={gain.workers}"
-    new = search.of(gain.workers) if search and gain.workers is not None else None
-    if new is not None and new.starts_long:
-        workers += ", persistent_workers=True"
+    workers = _workers_text(report.workers.of(gain.workers))
     ahead = "copied ahead" if bound.pins else "pinned, copied ahead"
     return {
         records.Remedy.PIN: "pin_memory=True",
@@ -406,6 +391,11 @@ def _remedy_text(report: LoaderReport, gain: records.Gain, bound: records.Bound)
         records.Remedy.WORKERS: workers,
         records.Remedy.EVERYTHING: f"{workers}, {ahead}",
     }[gain.remedy]
+
+
+def _workers_text(load: records.Loading) -> str:
+    words = f"num_workers={load.workers}"
+    return f"{words}, persistent_workers=True" if load.starts_long else words
 
 
 # ------------------------------------------------------------------- the batch
@@ -445,8 +435,8 @@ def pageable_sentence(anatomy: records.Anatomy) -> str:
 def _why_notes(report: LoaderReport) -> Iterator[Note]:
     """Reasons why tensors are pageable that no remedy of the table mends."""
     sizes: dict[tuple[records.WhyPageable, str], int] = {}
-    for leaf in report.anatomy.leaves if report.anatomy else ():
-        made = report.out is not None and leaf.why is records.WhyPageable.PASSED_THROUGH
+    for leaf in report.anatomy.leaves:
+        made = report.out and leaf.why is records.WhyPageable.PASSED_THROUGH
         if leaf.pinned is records.Pinned.PAGEABLE and leaf.why in _FIXES and not made:
             key = leaf.why, leaf.holder
             sizes[key] = sizes.get(key, 0) + leaf.nbytes
@@ -481,11 +471,11 @@ def _worker_table(search: records.WorkerSearch) -> Table:
 def _on_workers(search: records.WorkerSearch) -> Iterator[str]:
     yield f"Other numbers were not tried: {search.stopped.value}."
     alone = search.of(0)
-    if alone is not None and alone.cpu_s is not None and search.busy is not None:
+    if alone.cpu_s and math.isfinite(search.busy):
         yield (
             f"A batch takes {seconds_text(alone.cpu_s)} of a processor, and waits "
             f"{seconds_text(alone.waited_s)} for something else: "
-            f"{count_text(search.busy, 'worker')} could keep the processors busy."
+            f"{count_text(int(search.busy), 'worker')} could keep the processors busy."
         )
 
 
@@ -496,9 +486,9 @@ def _time_parts(report: LoaderReport) -> Iterator[Part]:
     """Each part of a step on its own, with its range."""
     bound, rows = report.bound, tuple(_time_rows(report.rates))
     if rows:
-        how = "as the model has it" if report.setting.label else "measured"
+        how = "as the model has it" if report.label else "measured"
         yield Table(f"A batch, part by part ({how})", _TIME_HEADS, rows)
-    if bound is not None:
+    if bound.parts:
         binding, least = bound.binding.value, time_text(bound.best_s)
         yield Paragraph(
             f"A step as it is: {time_text(bound.now_s)}, added up from these.\n"
@@ -517,25 +507,23 @@ _TIME_HEADS = (
 
 def _time_rows(rates: records.Rates) -> Iterator[tuple[Cell, ...]]:
     nbytes = rates.nbytes
-    if rates.load is not None:
+    if rates.load.between.seconds:
         count = count_text(rates.load.workers, "worker")
         yield _time_row(f"loading, {count}, on this machine", rates.load.between)
-    if rates.pin_copy is not None:
+    if rates.pin_copy.seconds:
         yield _time_row("copy into pinned memory", rates.pin_copy, nbytes)
     for mode in rates.copies:
         memory = "pinned" if mode.pinned else "pageable"
         word = "blocking" if mode.blocking else "non_blocking"
-        yield _time_row(f"copy to the device, {memory}, {word}", mode.there, nbytes)
+        yield _time_row(f"copy to the device, {memory}, {word}", mode.device, nbytes)
         if not mode.blocking:
             yield _time_row("the host, held by that copy", mode.host)
-    if rates.step is not None:
+    if rates.step.samples.seconds:
         stands = " for yours" if rates.step.synthetic else ""
         yield _time_row(f"compute, {rates.step.name}{stands}", rates.step.samples)
 
 
-def _time_row(
-    what: str, samples: records.Samples, nbytes: int | None = None
-) -> tuple[Cell, ...]:
+def _time_row(what: str, samples: records.Samples, nbytes: int = 0) -> tuple[Cell, ...]:
     seconds = samples.median_s, min(samples.seconds), max(samples.seconds)
     rate = rate_text(nbytes / samples.median_s, "B/s", "G") if nbytes else "-"
     return (what, *map(time_text, seconds), rate)
@@ -559,17 +547,17 @@ def _how(report: LoaderReport) -> Iterator[str]:
     bound, proof, facts = report.bound, report.end_to_end, report.loader
     ahead = f", prefetch_factor={facts.prefetch_factor}" if facts.workers else ""
     yield (
-        f"{report.name}: num_workers={facts.workers}{ahead}, "
+        f"{facts.name}: num_workers={facts.workers}{ahead}, "
         f"pin_memory={facts.pin_memory}; "
         f"{count_text(facts.length, 'batch', 'batches')} in an epoch"
     )
-    if bound is not None and bound.gains:
+    if bound.gains:
         yield _AT_MOST
         if bound.synthetic_step:
             yield _STAND_IN
-    if report.setting.label and report.rates.load is not None:
-        yield _MODELLED.format(report.setting.label)
-    elif proof is not None:
+    if report.label and report.rates.load.between.seconds:
+        yield _MODELLED.format(report.label)
+    elif proof:
         pairs = count_text(len(proof.result.pairs), "pair")
         yield f"Both loops ran in turn: {pairs} of {proof.batches} steps each."
     for each in report.remarks:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpumagic.drawing import Part
-    from gpumagic.pin_loader.records import CopyLine, DataWait, Remark, Setting
+    from gpumagic.pin_loader.records import CopyLine, DataWait, Remark
     from gpumagic.report.places import CodeLine
 
 _MOST_LINES = 6
@@ -42,25 +42,25 @@ _LONGEST_LINE, _LONGEST_NAME, _LONGEST_ERROR = 60, 30, 80
 class WatchReport(Report):
     """A training cell that was watched while it ran; its times are a little longer."""
 
-    setting: Setting
+    label: str  # of a simulated machine
     elapsed_s: float  # from all idle to all idle, on the device's clock
     host_s: float  # on this machine's clock, which waits for data are on
     copies: tuple[CopyLine, ...] = ()
     waits: tuple[DataWait, ...] = ()
-    failed: str | None = None  # the error that the code raised, in one line
+    failed: str = ""  # the error that the code raised, in one line
     remarks: tuple[Remark, ...] = ()
 
     @property
     def headline(self) -> str:
         """How much of the time it waited for data, and where copies came from."""
         said = f"{_waiting(self)}; {_copying(self.copies)}"
-        if self.failed is not None:
+        if self.failed:
             said += f"; the code failed ({shortened(self.failed, _LONGEST_ERROR)})"
         return said
 
     def drawing(self) -> Any:
         """The verdict and one screen."""
-        return Drawing(self.headline, one_screen(_parts(self)), self.setting.label)
+        return Drawing(self.headline, one_screen(_parts(self)), self.label)
 
 
 def _waiting(report: WatchReport) -> str:
@@ -74,10 +74,9 @@ def _waiting(report: WatchReport) -> str:
     names = listed(list(dict.fromkeys(wait.loader for wait in longest)), most=2)
     waited_s = sum(wait.total_s for wait in report.waits)
     long = seconds_text(waited_s)
-    if not report.setting.label and report.host_s > 0:
+    if not report.label and report.host_s > 0:
         long = f"{share_text(waited_s / report.host_s)} of the time"
-    whose = "The loop" if len(longest) == 1 else "The loops"
-    return f"{whose} waited {long} for {names}"
+    return f"The loop waited {long} for {names}"
 
 
 def _copying(copies: Sequence[CopyLine]) -> str:
@@ -85,17 +84,21 @@ def _copying(copies: Sequence[CopyLine]) -> str:
         return "nothing was copied to a device"
     whole = sum(copy.nbytes for copy in copies)
     pageable = sum(copy.pageable_bytes for copy in copies)
+    if not pageable:
+        return f"all {bytes_text(whole)} were copied from pinned memory"
     said = f"all {bytes_text(whole)}"
-    if pageable not in (0, whole):
+    if pageable < whole:
         said = part_text(pageable, whole)
-    return f"{said} were copied from {'pageable' if pageable else 'pinned'} memory"
+    return f"{said} were copied from pageable memory"
 
 
 def _parts(report: WatchReport) -> Iterator[Part]:
     """What went wrong, what to type, and which lines held the host."""
     yield from notes_of(sorted(report.remarks, key=lambda remark: not remark.serious))
-    longest = max(report.waits, key=lambda wait: wait.total_s, default=None)
-    if longest is not None and longest.total_s > max(0.1 * report.host_s, 0.01):
+    longest_first = sorted(report.waits, key=lambda wait: -wait.total_s)
+    for longest in longest_first[:1]:
+        if longest.total_s <= max(0.1 * report.host_s, 0.01):
+            break
         name = longest.loader if longest.loader.isidentifier() else "NAME"
         text = f"{longest.loader} loads with {count_text(longest.workers, 'worker')}"
         hint = (
@@ -128,25 +131,23 @@ def _held(report: WatchReport) -> Iterator[tuple[float, tuple[str, ...]]]:
             what += f", {time_text(first)} to start {started}"
         yield _row(wait.line, what, 1 + len(others), wait.total_s)
     for copy in report.copies:
-        pageable = f"{bytes_text(copy.pageable_bytes)} of it pageable"
-        if copy.pageable_bytes in (0, copy.nbytes):
-            pageable = "pageable" if copy.pageable_bytes else "pinned"
-        what = f"copies {bytes_text(copy.nbytes)}, {pageable}"
+        what = f"copies {bytes_text(copy.nbytes)}, "
+        if 0 < copy.pageable_bytes < copy.nbytes:
+            what += f"{bytes_text(copy.pageable_bytes)} of it "
+        what += copy.memory
         yield _row(copy.line, what, copy.times, copy.held_s)
 
 
 def _row(
-    line: CodeLine | None, what: str, times: int, seconds: float
+    line: CodeLine, what: str, times: int, seconds: float
 ) -> tuple[float, tuple[str, ...]]:
-    where = "no line of the cell"
-    if line is not None:
-        where = f"{line.where}: {line.source or 'its source is gone'}"
+    where = ": ".join(filter(None, [line.where, line.source]))
     shown = shortened(where, _LONGEST_LINE), what, f"{times:,}", time_text(seconds)
     return seconds, shown
 
 
 def _how(report: WatchReport) -> Iterator[str]:
-    if report.failed is not None:
+    if report.failed:
         yield f"The code failed: {report.failed}"
     if report.copies:
         yield "Host held: until the calls had returned, with the host's own part in it."
@@ -154,9 +155,9 @@ def _how(report: WatchReport) -> Iterator[str]:
             "A copy from pageable memory can hold the host even with non_blocking=True."
         )
     yield f"The whole cell: {time_text(report.elapsed_s)}, on the device's clock."
-    if report.setting.label:
+    if report.label:
         yield (
             "Waits for data are this machine's; copies are those of the "
-            f"{report.setting.label}."
+            f"{report.label}."
         )
     yield "Watching takes time itself: the cell is a little faster without it."

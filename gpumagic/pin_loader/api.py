@@ -26,7 +26,7 @@ class LoaderRefused(GpuMagicError):
 def diagnose(
     loader: Any,
     *,
-    name: str | None = None,
+    name: str = "the loader",
     device: Any = None,
     step: Callable[[Any], object] | None = None,
     budget_s: float = 5.0,
@@ -47,8 +47,8 @@ def diagnose(
 def improve(  # noqa: PLR0913 -- one for each option
     loader: Any,
     *,
-    name: str | None = None,
-    out: str | None = None,
+    name: str = "the loader",
+    out: str = "",
     device: Any = None,
     workers: int | str | None = None,
     step: Callable[[Any], object] | None = None,
@@ -78,7 +78,7 @@ def improve(  # noqa: PLR0913 -- one for each option
     """
     options = Options(
         name=name,
-        out=out or f"{name or 'loader'}_pinned",
+        out=out or f"{name.removeprefix('the ')}_pinned",
         device=device,
         workers=workers,
         step=step,
@@ -101,8 +101,7 @@ def pin(
     options = Options(device=device, workers=workers, force=force, out="pinned")
     made = investigate(loader, options, stages=PINNING)
     if made.loader is None:
-        reason = made.report.reason
-        raise LoaderRefused(made.report.headline, reason.hint if reason else "")
+        raise LoaderRefused(made.report.headline, made.report.reason.hint)
     return made.loader
 
 

@@ -116,9 +116,8 @@ class _Change:
         kind = type(thing)
         if kind in _NOTHING_INSIDE:
             return thing
-        known = self._known.get(id(thing))
-        if known is not None:
-            return known[1]
+        if id(thing) in self._known:
+            return self._known[id(thing)][1]
         if kind is self._tensor_class:
             made = self._change(thing)
         elif depth > _DEEPEST:
@@ -142,39 +141,28 @@ class _Change:
         if made is not None:
             return made
         parts = parts_of(thing)
-        if parts is None:
-            return thing
         if parts.named:  # such an object may be referred to by its parts
             self._known[id(thing)] = (thing, thing)
         new = [self.of(part, depth + 1) for part in parts.values]
         return thing if all(map(is_, new, parts.values)) else _like(thing, parts, new)
 
 
-class Found(NamedTuple):
-    """Something in a batch: a tensor, an array, another value, or a container."""
-
-    path: str  # how it is reached: `batch["image"]`, `batch[0].mask`
-    value: Any
-    parts: Parts | None  # None of what is no container
-    above: tuple[Any, ...]  # the containers that it is in, the batch first
-
-
 def walk(
     thing: Any, path: str = "batch", above: tuple[Any, ...] = ()
-) -> Iterator[Found]:
-    """Everything in a batch, containers before what is in them."""
-    import torch
+) -> Iterator[tuple[str, Any, Parts, tuple[Any, ...]]]:
+    """Everything in a batch, containers before what is in them.
 
-    leaf = isinstance(thing, torch.Tensor) or is_array(thing)
-    parts = None if leaf else parts_of(thing)
-    if parts is not None and any(each is thing for each in above):
+    With how it is reached (`batch["image"]`, `batch[0].mask`), its parts, and the
+    containers that it is in.
+    """
+    parts = parts_of(thing)
+    if parts.keys and any(each is thing for each in above):
         if not parts.named:
             raise _too_deep(thing)
         return
-    yield Found(path, thing, parts, above)
-    if parts is not None:
-        for key, value in zip(parts.keys, parts.values, strict=True):
-            yield from walk(value, parts.path(path, key), (*above, thing))
+    yield path, thing, parts, above
+    for key, value in zip(parts.keys, parts.values, strict=True):
+        yield from walk(value, parts.path(path, key), (*above, thing))
 
 
 def _too_deep(thing: Any) -> GpuMagicError:
@@ -187,10 +175,10 @@ def _too_deep(thing: Any) -> GpuMagicError:
 
 
 class Parts(NamedTuple):
-    """A container taken apart."""
+    """A container taken apart; what is none has no parts."""
 
-    keys: Sequence[Any]  # what leads to each part
-    values: Sequence[Any]
+    keys: Sequence[Any] = ()  # what leads to each part
+    values: Sequence[Any] = ()
     named: bool = False  # by attributes
 
     def path(self, path: str, key: Any) -> str:
@@ -201,10 +189,12 @@ class Parts(NamedTuple):
         return f'{path}["{key}"]' if plain else f"{path}[{key!r}]"
 
 
-def parts_of(thing: Any) -> Parts | None:
-    """A container taken apart; None for everything that is none."""
-    if isinstance(thing, _ATOMS):
-        return None
+def parts_of(thing: Any) -> Parts:
+    """A container taken apart."""
+    import torch
+
+    if isinstance(thing, (*_ATOMS, torch.Tensor)) or is_array(thing):
+        return Parts()
     if _maps_itself(thing):
         thing = dict(thing.to_dict())
     if isinstance(thing, Mapping):
@@ -216,9 +206,9 @@ def parts_of(thing: Any) -> Parts | None:
     if isinstance(thing, Sequence | set | frozenset):
         return Parts(range(len(thing)), list(thing))
     if not _moves_itself(thing) and not _is_plain_object(thing):
-        return None
+        return Parts()
     held = _held_by(thing)
-    return Parts(list(held), list(held.values()), named=True) if held else None
+    return Parts(list(held), list(held.values()), named=True)
 
 
 def _like(thing: Any, parts: Parts, new: Sequence[Any]) -> Any:

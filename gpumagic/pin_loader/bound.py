@@ -22,7 +22,7 @@ import enum
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpumagic.pin_loader.records import Bound, Gain, Part, Remedy, Stopped
+from gpumagic.pin_loader.records import NOT_SEARCHED, Bound, Gain, Part, Remedy
 
 if TYPE_CHECKING:
     from gpumagic.pin_loader.records import (
@@ -85,43 +85,44 @@ def costs_of(
     rates: Rates, *, workers: int, pinned: bool, end: End = End.MEDIAN
 ) -> Costs:
     """What each part takes, for a loader as it is now."""
-    load, step = rates.load, rates.step
     link = rates.copy(pinned=True, blocking=False)
     blocking = rates.copy(pinned=pinned, blocking=True)
     return Costs(
-        load_s=_loads_s(load, end),
+        load_s=_loads_s(rates.load, end),
         pin_s=0.0 if pinned else _at(rates.pin_copy, end),
-        link_s=_at(None if link is None else link.there, end),
-        blocking_s=_at(None if blocking is None else blocking.host, end),
-        step_s=_at(None if step is None else step.samples, end),
+        link_s=_at(link.device, end),
+        blocking_s=_at(blocking.host, end),
+        step_s=_at(rates.step.samples, end),
         workers=workers,
     )
 
 
 def bound_of(
-    rates: Rates, *, pinned: bool, workers: int, search: WorkerSearch | None = None
+    rates: Rates,
+    *,
+    pinned: bool,
+    workers: int,
+    search: WorkerSearch = NOT_SEARCHED,
 ) -> Bound:
     """The shortest step that is possible, and what each remedy can give at most."""
     now, slow, quick = (
         costs_of(rates, workers=workers, pinned=pinned, end=end)
         for end in (End.MEDIAN, End.SLOW, End.QUICK)
     )
-    synthetic = rates.step is not None and rates.step.synthetic
-    parts = _parts(now, pinned=pinned)
+    synthetic = rates.step.synthetic
+    parts = _parts(now)
     binding, best_s = max(
         (each for each in parts if not (synthetic and each[0] is Part.STEP)),
         key=lambda part: part[1],
     )
     gains = []
     for remedy, after, way in _remedies(quick, search, pinned=pinned):
-        same_load = after.workers == workers
-        before = replace(
-            slow, load_s=quick.load_s if same_load else slow.load_s, step_s=quick.step_s
-        )
+        before = replace(slow, step_s=quick.step_s)
+        if remedy in (Remedy.PIN, Remedy.PREFETCH):  # it loads as it did
+            before = replace(before, load_s=quick.load_s)
         before_s, after_s = _most_gained(before, after, way, synthetic=synthetic)
-        bare = replace(after, step_s=0.0) if synthetic else after
-        changed = after.workers if after.workers != workers else None
-        gains.append(Gain(remedy, after_s, before_s, changed, _exposed(bare, way)))
+        exposed = _exposed(after, way, synthetic=synthetic)
+        gains.append(Gain(remedy, after_s, before_s, after.workers, exposed))
     return Bound(
         parts=tuple(parts),
         now_s=step_s(now, Way.BLOCKING),
@@ -129,51 +130,43 @@ def bound_of(
         binding=binding,
         gains=tuple(gains),
         synthetic_step=synthetic,
-        exposed=_exposed(replace(now, step_s=0.0) if synthetic else now),
+        exposed=_exposed(now, Way.BLOCKING, synthetic=synthetic),
     )
 
 
 def after_proof(bound: Bound, proof: EndToEnd, remedy: Remedy) -> Bound:
     """The bound, where both loops were run: what was measured is never above it."""
-    measured = 1 / proof.result.ratio if proof.result.ratio else 0.0
-    gains = tuple(
-        replace(each, step_s=each.now_s / measured)
-        if each.remedy is remedy and each.times < measured
-        else each
-        for each in bound.gains
-    )
-    return replace(bound, gains=gains)
+    gains = list(bound.gains)
+    for at, each in enumerate(gains):
+        if each.remedy is remedy:
+            measured_s = each.now_s * proof.result.ratio
+            gains[at] = replace(each, step_s=min(each.step_s, measured_s))
+    return replace(bound, gains=tuple(gains))
 
 
-def _parts(costs: Costs, *, pinned: bool) -> list[tuple[Part, float]]:
+def _parts(costs: Costs) -> list[tuple[Part, float]]:
     """What no loop avoids; of the two ways to the device, the faster one."""
     through_pinned = max(costs.pin_s, costs.link_s)
-    parts = [(Part.LOAD, costs.load_s)]
+    copies = [(Part.PIN, costs.pin_s), (Part.LINK, costs.link_s)]
     if costs.blocking_s and costs.blocking_s < through_pinned:
-        parts.append((Part.LINK, costs.blocking_s))
-    else:
-        parts += [] if pinned else [(Part.PIN, costs.pin_s)]
-        parts.append((Part.LINK, costs.link_s))
-    return [*parts, (Part.STEP, costs.step_s)]
+        copies = [(Part.LINK, costs.blocking_s)]
+    return [(Part.LOAD, costs.load_s), *copies, (Part.STEP, costs.step_s)]
 
 
 def _remedies(
-    costs: Costs, search: WorkerSearch | None, *, pinned: bool
+    costs: Costs, search: WorkerSearch, *, pinned: bool
 ) -> list[tuple[Remedy, Costs, Way]]:
     """Each remedy alone, then all together; of workers those that were measured."""
-    found = []
-    if costs.link_s or costs.blocking_s:
-        found = [] if pinned else [(Remedy.PIN, costs, Way.IN_LINE)]
-        found.append((Remedy.PREFETCH, costs, Way.AHEAD))
-    if search is None or search.chosen == search.now:
-        return found
-    if search.stopped is Stopped.ASKED or search.gains:
-        load_s = _loads_s(search.new, End.QUICK)
-        other = replace(costs, load_s=load_s, workers=search.chosen)
-        found.append((Remedy.WORKERS, other, Way.BLOCKING))
-        if costs.link_s or costs.blocking_s:
-            found.append((Remedy.EVERYTHING, other, Way.AHEAD))
-    return found
+    load_s = _loads_s(search.new, End.QUICK)
+    other = replace(costs, load_s=load_s, workers=search.chosen)
+    copies = bool(costs.link_s or costs.blocking_s)
+    found = [
+        (copies and not pinned, (Remedy.PIN, costs, Way.IN_LINE)),
+        (copies, (Remedy.PREFETCH, costs, Way.AHEAD)),
+        (search.changes, (Remedy.WORKERS, other, Way.BLOCKING)),
+        (search.changes and copies, (Remedy.EVERYTHING, other, Way.AHEAD)),
+    ]
+    return [remedy for is_one, remedy in found if is_one]
 
 
 def _most_gained(
@@ -197,14 +190,17 @@ def _most_gained(
         )
     for length in lengths:
         own_s = max(length, 0.0)
-        then_s = own_s if synthetic else after.step_s
         now_s = step_s(replace(before, step_s=own_s), Way.BLOCKING)
-        found.append((now_s, step_s(replace(after, step_s=then_s), way)))
-    return max(found, key=lambda each: each[0] / each[1] if each[1] else 0.0)
+        found.append((now_s, step_s(replace(after, step_s=own_s), way)))
+    return max(found, key=lambda each: each[0] / max(each[1], 1e-12))
 
 
-def _exposed(costs: Costs, way: Way = Way.BLOCKING) -> tuple[tuple[Part, float], ...]:
+def _exposed(
+    costs: Costs, way: Way, *, synthetic: bool
+) -> tuple[tuple[Part, float], ...]:
     """What a step consists of: compute, copies that wait for it, and the rest."""
+    if synthetic:  # the user's own is not known
+        costs = replace(costs, step_s=0.0)
     rest_s = step_s(costs, way) - costs.step_s
     if way is Way.BLOCKING:
         link_s = min(costs.blocking_s, rest_s)
@@ -219,15 +215,11 @@ def _exposed(costs: Costs, way: Way = Way.BLOCKING) -> tuple[tuple[Part, float],
     )
 
 
-def _at(samples: Samples | None, end: End) -> float:
-    if samples is None:
-        return 0.0
+def _at(samples: Samples, end: End) -> float:
     low, high = samples.quartiles_s
     return (low, samples.median_s, high)[end]
 
 
-def _loads_s(load: Loading | None, end: End) -> float:
-    if load is None:
-        return 0.0
+def _loads_s(load: Loading, end: End) -> float:
     quick_s = load.between.quartiles_s[0]  # workers that are kept start no more
     return (quick_s, load.batch_s, load.quartiles_s[1])[end]

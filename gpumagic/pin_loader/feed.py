@@ -16,9 +16,16 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.devices.accelerator import Busy
 from gpumagic.devices.memory_counters import allocator_figures, figure
 from gpumagic.devices.torch_private import empty_host_cache
-from gpumagic.errors import DeviceError, GpuMagicError, UsageProblem
+from gpumagic.errors import DeviceError, GpuMagicError, UsageProblem, error_line
 from gpumagic.pin_loader.batch import tensors_in, to_device
-from gpumagic.pin_loader.records import CopyMode, Rates, Remark, Samples, Step
+from gpumagic.pin_loader.records import (
+    NOT_LOADED,
+    CopyMode,
+    Rates,
+    Remark,
+    Samples,
+    Step,
+)
 from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
@@ -39,7 +46,7 @@ def measure_feed(  # noqa: PLR0913 -- what is measured, and with what
     runtime: Runtime,
     device: int,
     *,
-    load: Loading | None = None,
+    load: Loading = NOT_LOADED,
     step: Callable[[Any], object] | None = None,
     budget_s: float = 2.0,
 ) -> Rates:
@@ -58,10 +65,9 @@ def measure_feed(  # noqa: PLR0913 -- what is measured, and with what
     with given_back(runtime, device):
         if leaves:
             found = _copied(found, leaves, runtime, device, budget_s)
+        step = step or stand_in_for(found, runtime, device)
         there = None
-        if step is None:
-            step = stand_in_for(found, runtime, device)
-        else:
+        if not isinstance(step, StandIn):
             place = torch.device(runtime.kind, device)
             there = to_device(batch, place, non_blocking=False)
         timed = measure_step(step, there, runtime, budget_s=budget_s * _STEP_SHARE)
@@ -80,45 +86,45 @@ def _copied(
 
     place = torch.device(runtime.kind, device)
     pageable = [each.clone() if runtime.is_pinned(each) else each for each in leaves]
-    pinned, took = _pinned(leaves, runtime), None
+    pinned, took = _pinned(leaves, runtime), Samples()
     ways = [(False, True, pageable)]
-    if pinned is not None:
+    if pinned:
         ways += [(True, True, pinned), (True, False, pinned)]
 
-    def each_way() -> list[tuple[float, float | None]]:
+    def each_way() -> list[tuple[float, float]]:
         return [_one_copy(of, place, runtime, blocks=blocks) for _, blocks, of in ways]
 
     with _one_thread():
         share_s = 0.0 if runtime.simulated else budget_s * _COPIES_SHARE
         turns = _repeated(each_way, share_s)
-        if pinned is not None:
+        if pinned:
             pin = functools.partial(_pin_copy, pageable, pinned)
             took = Samples(tuple(_repeated(pin, budget_s * _PIN_SHARE)))
     copies = []
     for (is_pinned, blocks, _), pairs in zip(
         ways, zip(*turns, strict=True), strict=True
     ):
-        host = Samples(tuple(held_s for held_s, _ in pairs))
-        there = tuple(took_s for _, took_s in pairs if took_s is not None)
-        copies.append(
-            CopyMode(is_pinned, blocks, host, Samples(there) if there else None)
-        )
+        held_s, took_s = zip(*pairs, strict=True)
+        copies.append(CopyMode(is_pinned, blocks, Samples(held_s), Samples(took_s)))
     return dataclasses.replace(found, copies=tuple(copies), pin_copy=took)
 
 
 def _one_copy(
     sources: Sequence[Any], place: Any, runtime: Runtime, *, blocks: bool
-) -> tuple[float, float | None]:
-    """How long the host was held, and how long it took on the device."""
+) -> tuple[float, float]:
+    """How long the host was held, and how long it took on the device.
+
+    A device without events leaves the second to the first.
+    """
     runtime.synchronize()
     stream = runtime.current_stream(place.index)
     start, began_ns = runtime.record(stream), runtime.now_ns()
     there = [source.to(place, non_blocking=not blocks) for source in sources]
-    ended_ns, end = runtime.now_ns(), runtime.record(stream)
+    held_s, end = (runtime.now_ns() - began_ns) / 1e9, runtime.record(stream)
     took_s = runtime.elapsed_s(start, end)
     runtime.synchronize()
     del there
-    return (ended_ns - began_ns) / 1e9, took_s
+    return held_s, took_s or held_s
 
 
 def _pin_copy(sources: Sequence[Any], buffers: Sequence[Any]) -> float:
@@ -148,15 +154,13 @@ def _repeated(measure: Callable[[], Any], budget_s: float) -> list[Any]:
     return found
 
 
-def _pinned(leaves: Sequence[Any], runtime: Runtime) -> list[Any] | None:
-    """Copies in pinned memory; None where nothing can be pinned."""
-    if not runtime.can_pin():
-        return None
-    try:
-        # A clone first: what is pinned already would be given back itself.
-        return [runtime.pin(leaf.clone()) for leaf in leaves]
-    except DeviceError:
-        return None
+def _pinned(leaves: Sequence[Any], runtime: Runtime) -> list[Any]:
+    """Copies in pinned memory, where anything can be pinned."""
+    if runtime.can_pin():
+        with contextlib.suppress(DeviceError):
+            # A clone first: what is pinned already would be given back itself.
+            return [runtime.pin(leaf.clone()) for leaf in leaves]
+    return []
 
 
 @contextlib.contextmanager
@@ -227,9 +231,18 @@ class CountedStep:
             pass
 
     def __call__(self, batch: Any) -> object:
-        """Call it with a batch."""
+        """Call it with a batch; its error holds none of the frames that have it."""
         self.calls += 1
-        return self._function(batch)
+        try:
+            return self._function(batch)
+        except GpuMagicError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- the user's own, whatever it is
+            said = error_line(error)
+        raise GpuMagicError(
+            f"{self.__name__} failed with a batch: {said}",
+            f"batch = next(iter(loader)), then {self.__name__}(batch), shows where",
+        )
 
     def remark(self) -> Remark:
         """What a reader has to know of these calls."""
@@ -261,14 +274,9 @@ def stand_in_for(found: Rates, runtime: Runtime, device: int) -> StandIn:
     A shorter step leaves less to hide behind, a longer one hides anything. So the gain
     that is found with it is the most that feeding can give to any step.
     """
-    copy = found.copy(pinned=True, blocking=False) or found.copy(
-        pinned=False, blocking=True
-    )
-    there = None if copy is None else copy.there
-    between = None if found.load is None else found.load.between
-    parts = [each for each in (between, found.pin_copy, there) if each is not None]
-    seconds = max((part.median_s for part in parts), default=0.0)
-    return StandIn(runtime, device, seconds)
+    fastest = [each.device for each in found.copies[-1:]]  # pinned, where that can be
+    parts = found.load.between, found.pin_copy, *fastest
+    return StandIn(runtime, device, max(part.median_s for part in parts))
 
 
 def measure_step(

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.devices.host import ROOT, levels, lines_of
-from gpumagic.devices.simulated import simulated_box, word_of
+from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader import trial
 from gpumagic.pin_loader.loader import USUAL_PREFETCH, length_of
@@ -33,7 +33,6 @@ from gpumagic.pin_loader.records import (
     Loading,
     Remark,
     Samples,
-    Setting,
     Stopped,
     WorkerSearch,
 )
@@ -142,46 +141,50 @@ class Arrivals:
 
     def take_epochs(self, patience_s: float) -> None:
         """Take epoch after epoch, until there is enough."""
-        while self.take_epoch(patience_s):
+        while self._take_epoch(patience_s):
             pass
 
-    def take_epoch(self, patience_s: float) -> bool:
+    def _take_epoch(self, patience_s: float) -> bool:
         """Take what is wanted of one epoch; whether another one is wanted."""
         before, began_s = len(self._samples), time.perf_counter()
         with trial.batches_of(self._loader, patience_s=patience_s) as batches:
-            stamps, base = self._stamps(batches, began_s)
-        counted = len(stamps) - 1 - base
+            stamps, timed = self._stamps(batches, began_s)
+        counted = len(timed) - 1
         if counted > 0:
-            took_s = max(stamps[-1].now_s - stamps[base].now_s, 1e-9)
-            cpu_s = stamps[-1].cpu_s - stamps[base].cpu_s
+            took_s = max(timed[-1].now_s - timed[0].now_s, 1e-9)
+            cpu_s = timed[-1].cpu_s - timed[0].cpu_s
             self._costs.append((cpu_s, max(took_s - cpu_s, 0.0), counted))
         if len(self._samples) == before and len(stamps) > 1:
             between_s = stamps[-1].now_s - stamps[0].now_s
             self._rest.append(between_s / (len(stamps) - 1))
         return len(stamps) > 1 and not self._is_enough()
 
-    def _stamps(self, batches: Trial, began_s: float) -> tuple[list[Usage], int]:
-        """When each batch came, and with which timing begins."""
+    def _stamps(
+        self, batches: Trial, began_s: float
+    ) -> tuple[list[Usage], list[Usage]]:
+        """When each batch came, and those from which on it was timed."""
         stamps: list[Usage] = []
-        base: int | None = None
+        timed: list[Usage] = []
         for batch in batches:
             del batch
             stamps.append(usage(alone=not self._workers))
-            now_s, last = time.perf_counter(), len(stamps) - 1
+            now_s = time.perf_counter()
             if not self.count:
                 self._began_s, self._first_s = now_s, now_s - began_s
             self.count += 1
-            if base is None:
+            if timed:
+                timed.append(stamps[-1])
+                if not (len(timed) - 1) % self._round:
+                    took_s = timed[-1].now_s - timed[-self._round - 1].now_s
+                    self._samples.append(took_s / self._round)
+            else:
                 long = now_s - self._began_s > self._budget_s / 2
                 if len(stamps) >= (self._round if long else self._ahead):
-                    base = last
+                    timed.append(stamps[-1])
                     self._timed_s = self._timed_s or now_s
-            elif not (last - base) % self._round:
-                took_s = stamps[-1].now_s - stamps[-self._round - 1].now_s
-                self._samples.append(took_s / self._round)
             if self._is_enough():
                 break
-        return stamps, len(stamps) if base is None else base
+        return stamps, timed
 
     def _is_enough(self) -> bool:
         now_s, rounds = time.perf_counter(), len(self._samples)
@@ -203,22 +206,17 @@ class Arrivals:
         """What was found; there was a batch at least."""
         timed = Samples(tuple(self._samples or self._rest or [self._first_s]))
         if self._workers:
-            length = length_of(self._loader)
-            share_s = self._first_s / length if length else 0.0
+            share_s = self._first_s / (length_of(self._loader) or math.inf)
             return Loading(timed, self._workers, self._first_s, share_s)
-        counted = sum(count for *_, count in self._costs)
-        if not counted:
-            return Loading(timed, 0, self._first_s)
+        counted = sum(count for *_, count in self._costs) or math.inf
         cpu_s = sum(cpu for cpu, *_ in self._costs) / counted
         waited_s = sum(wait for _, wait, _ in self._costs) / counted
         return Loading(timed, 0, self._first_s, 0.0, cpu_s, waited_s)
 
 
-def setting_of(runtime: Runtime, device: int | None) -> Setting:
-    """Where it is measured; asking starts nothing."""
-    box = simulated_box() if runtime.simulated else None
-    device = None if runtime.kind == "cpu" else device
-    return Setting(word_of(runtime.kind), str(getattr(box, "label", "")), device)
+def label_of(runtime: Runtime) -> str:
+    """What a simulated machine is called."""
+    return str(getattr(runtime.simulated and simulated_box(), "label", ""))
 
 
 def usable(root: Path = ROOT) -> int:
@@ -226,17 +224,18 @@ def usable(root: Path = ROOT) -> int:
 
     A share of one and a half processors counts as one.
     """
-    ask: Any = getattr(os, "sched_getaffinity", None)  # Linux has it, macOS has not
-    bound = len(ask(0)) if ask is not None else os.cpu_count() or 1
-    quotas = [quota for folder in levels("cpu", root) if (quota := _quota(folder))]
-    return max(int(min([bound, *quotas])), 1)
+    bound = os.cpu_count() or 1
+    with contextlib.suppress(AttributeError):  # macOS has no such question
+        bound = len(os.sched_getaffinity(0))
+    return max(int(min([bound, *map(_quota, levels("cpu", root))])), 1)
 
 
-def _quota(folder: Path) -> float | None:
-    """Processors' worth of time by one control group; None is no limit."""
+def _quota(folder: Path) -> float:
+    """Processors' worth of time that one control group allows."""
     words = " ".join(lines_of(folder / "cpu.max")).split()
-    limited = len(words) == 2 and all(word.isdigit() for word in words)
-    return int(words[0]) / int(words[1]) if limited else None
+    if len(words) == 2 and all(word.isdigit() for word in words):
+        return int(words[0]) / int(words[1])
+    return math.inf
 
 
 # ----------------------------------------------------------- in a process apart
@@ -324,87 +323,102 @@ _FAR = 16  # as far as one goes at once
 _TRIAL_ROUNDS = 3  # of batches by all workers, that a trial takes at least
 
 
+class TooMany(GpuMagicError):
+    """So many workers would not fit into memory."""
+
+
 def search(
     measure: Callable[[int, float], Loading],
     known: Loading,
     *,
     processors: int,
     budget_s: float,
-    refusing: Callable[[int], Remark | None] = lambda _: None,
+    most: int = MOST,
 ) -> WorkerSearch:
-    """Time a loader with fewer and with more workers, for as long as that pays."""
+    """Time a loader with fewer and with more workers, for as long as that pays.
+
+    `measure` may raise `TooMany` or `LoaderFailed`.
+    """
     trials, now = {known.workers: known}, known.workers
     until_s = time.monotonic() + budget_s
     failed: set[int] = set()
-    stopped, problem = Stopped.FOUND, None
-    while (count := next_count(trials, now, processors, failed)) is not None:
+    stopped, problems = Stopped.FOUND, list[Remark]()
+    while (count := next_count(trials, now, processors, failed, most)) not in trials:
         left_s = until_s - time.monotonic()
         first = count > now == max(trials)  # else nothing could be said of more
-        problem = refusing(count)
-        if problem is not None:
-            stopped = Stopped.LIMIT
-            break
         if left_s <= 0 or left_s < _cost_s(count, trials, as_known=not first):
             stopped = Stopped.BUDGET
             break
         trial_s = min(max(left_s / 3, _SHORTEST_TRIAL_S), _LONGEST_TRIAL_S)
         try:
             trials[count] = measure(count, trial_s)
+            alone = trials.get(0, known)
+            for each, found in trials.items():
+                trials[each] = within_reason(found, alone, most)
+        except TooMany as limit:
+            stopped = Stopped.LIMIT
+            problems = [Remark(limit.problem, limit.hint)]
+            break
         except LoaderFailed as failure:
             failed.add(count)
             if count:
                 stopped = Stopped.FAILED
-                problem = Remark(failure.problem, failure.hint or "")
+                problems = [Remark(failure.problem, failure.hint)]
                 break
-    busy = busy_workers(trials.get(0), processors)
+    busy = busy_workers(trials, processors)
     ordered = tuple(trials[count] for count in sorted(trials))
     chosen = chosen_of(trials, now, busy)
-    return WorkerSearch(ordered, chosen, stopped, now, busy, problem)
+    return WorkerSearch(ordered, chosen, stopped, now, busy, tuple(problems))
 
 
 def next_count(
-    trials: Mapping[int, Loading], now: int, processors: int, failed: set[int]
-) -> int | None:
-    """Which number to try next; None where no other can be better than what is known.
+    trials: Mapping[int, Loading],
+    now: int,
+    processors: int,
+    failed: set[int],
+    most: int,
+) -> int:
+    """Which number to try next; the one it has where no other can be better.
 
     None first: its cost of a batch says how far to go. Then twice as many as ever,
     while that pays, and once in any case; at the end half as many, which may do.
     """
     if 0 not in trials and 0 not in failed:
         return 0
-    busy = busy_workers(trials.get(0), processors)
+    busy = busy_workers(trials, processors)
     best = chosen_of(trials, now, busy)
-    if best < now and trials[best].is_faster_than(trials[now]):
-        return None  # handing over costs more than loading: more do it more often
+    if best < now and trials[best].kept.is_faster_than(trials[now].kept):
+        return now  # handing over costs more than loading: more do it more often
     top = max(trials)
-    more = min(max(2 * top, 2), MOST)
-    if busy is not None and 4 * more <= min(busy, _FAR):
-        more = min(4 * more, MOST)  # it waits so much that far more than these can pay
+    more = min(max(2 * top, 2), most)
+    if 0 in trials and 4 * more <= min(busy, _FAR):
+        more = min(4 * more, most)  # it waits so much that far more than these can pay
     if more > top and more not in failed:
         untried = top == now
         below = max((count for count in trials if count < top), default=top)
-        paid = not untried and trials[top].is_faster_than(trials[below])
-        if untried or (paid and (busy is None or top < busy)):
+        paid = not untried and trials[top].kept.is_faster_than(trials[below].kept)
+        if untried or (paid and top < busy):
             return more
     half = now // 2
     if best == now and half and half not in trials:
         return half
-    return None
+    return now
 
 
-def busy_workers(alone: Loading | None, processors: int) -> int | None:
+def busy_workers(trials: Mapping[int, Loading], processors: int) -> float:
     """How many workers could keep the processors busy, by what a batch costs.
 
-    None where it is not known, and where a batch costs nothing to speak of.
+    Any number where that is not known, or nothing to speak of.
     """
-    if alone is None or not alone.cpu_s or alone.waited_s is None:
-        return None
+    alone = trials.get(0, Loading())
+    if not alone.cpu_s:
+        return math.inf
     whole_s = alone.cpu_s + alone.waited_s
     return max(math.ceil(processors * whole_s / alone.cpu_s / _MEASURED_TO), 1)
 
 
-def chosen_of(trials: Mapping[int, Loading], now: int, busy: int | None) -> int:
-    """The fewest workers that are as good as the best.
+def chosen_of(trials: Mapping[int, Loading], now: int, busy: float) -> int:
+    """The fewest workers that are as good as the best, once they have started.
 
     More than could be busy count as no better: that they were is noise, or a share of
     the machine that was taken from others. Beyond twice that many nothing is believed.
@@ -412,18 +426,15 @@ def chosen_of(trials: Mapping[int, Loading], now: int, busy: int | None) -> int:
     believed = {
         count: each
         for count, each in trials.items()
-        if count in (0, now) or busy is None or count <= max(2 * busy - 1, 1)
+        if count in (0, now) or count <= max(2 * busy - 1, 1)
     }
-    best_s = min(each.batch_s for each in believed.values())
-    return min(
-        count for count, each in believed.items() if each.batch_s <= best_s * NEAR
-    )
+    takes_s = {count: each.between.median_s for count, each in believed.items()}
+    near_s = min(takes_s.values()) * NEAR
+    return min(count for count, each_s in takes_s.items() if each_s <= near_s)
 
 
-def is_told_apart(one: Loading | None, other: Loading | None) -> bool:
+def is_told_apart(one: Loading, other: Loading) -> bool:
     """Whether it is known which of two is faster, or that they are alike."""
-    if one is None or other is None:
-        return False
     quick, slow = sorted((one.between, other.between), key=lambda each: each.median_s)
     if min(len(quick.seconds), len(slow.seconds)) < _FEWEST_ROUNDS:
         return False
@@ -431,16 +442,18 @@ def is_told_apart(one: Loading | None, other: Loading | None) -> bool:
     return alike or quick.quartiles_s[1] * WORTH_IT <= slow.quartiles_s[0]
 
 
-def within_reason(found: Loading, known: Loading) -> Loading:
+def within_reason(found: Loading, known: Loading, most: float = math.inf) -> Loading:
     """What was found, but no more than in proportion to the workers.
 
-    What looks like more was made of the time for which others had their processors.
+    What looks like more was made of the time for which others had their processors, or
+    of one burst, where an epoch has no more batches than that. There may be `most`
+    workers with a batch to load.
     """
-    least_s = known.between.median_s * max(known.workers, 1) / max(found.workers, 1)
-    short_s = found.between.median_s
-    if not found.workers or not 0 < short_s < least_s:
+    at_once = [min(max(each.workers, 1), most) for each in (known, found)]
+    least_s = known.between.median_s * at_once[0] / at_once[1]
+    if not found.workers:
         return found
-    longer = (each * least_s / short_s for each in found.between.seconds)
+    longer = (max(each, least_s) for each in found.between.seconds)
     return replace(found, between=Samples(tuple(longer)))
 
 
@@ -453,7 +466,7 @@ def _cost_s(count: int, trials: Mapping[int, Loading], *, as_known: bool) -> flo
     one_s = [each.batch_s * max(each.workers, 1) for each in trials.values()]
     alone_s = trials[0].batch_s if 0 in trials else max(one_s)
     starts = [
-        max((each.start_s or 0.0) - alone_s, 0.0) / each.workers
+        max(each.start_s - alone_s, 0.0) / each.workers
         for each in trials.values()
         if each.workers
     ]

@@ -19,14 +19,13 @@ import sys
 import time
 from collections.abc import Iterator
 from types import FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import Any
 
-from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import GpuMagicError, first_line
 from gpumagic.pin_loader.records import LoaderFacts, Remark
 from gpumagic.pin_loader.trial import kept, own_iterators
 from gpumagic.report.introspection import attributes_of, class_name, is_array, is_truly
-from gpumagic.report.units import listed, with_article
+from gpumagic.report.units import listed
 
 USUAL_PREFETCH = 2  # torch's own, once there are workers
 _ENDLESS = (itertools.count, itertools.cycle, itertools.repeat)
@@ -35,21 +34,13 @@ _ITERATOR = "_iterator"
 _BEGUN = "_initial_iter_for_state_dict"  # of torchdata's loader
 
 
-_PREPARED = Remark(
-    "accelerate has prepared it, and copies its batches to the device",
-    "pass DataLoaderConfiguration(non_blocking=True) to the Accelerator, and "
-    "pin_memory=True to the loader before `prepare`",
-)
-
-
-def facts_of(loader: Any, name: str | None = None) -> LoaderFacts:
+def facts_of(loader: Any, name: str = "the loader") -> LoaderFacts:
     """What a loader is set to do."""
     if not _is_of_torch(loader, "DataLoader"):
-        kind = "a class" if is_truly(loader, type) else with_article(class_name(loader))
         raise GpuMagicError(
-            f"`{name or 'this'}` is {kind}, which is no DataLoader of torch",
+            f"{name} is of class {class_name(loader)}, and no DataLoader of torch",
             "name a DataLoader, or make one of a dataset: "
-            f"{name or 'train'}_dl = DataLoader(dataset, batch_size=...)",
+            "train_dl = DataLoader(dataset, batch_size=...)",
         )
     with kept(loader):  # some batch samplers draw their batches to count them
         length = length_of(loader)
@@ -58,15 +49,14 @@ def facts_of(loader: Any, name: str | None = None) -> LoaderFacts:
         iterable=is_iterable_style(loader),
         length=length,
         workers=loader.num_workers,
-        prefetch_factor=loader.prefetch_factor if loader.num_workers else None,
+        prefetch_factor=loader.prefetch_factor,
         pin_memory=bool(loader.pin_memory),
     )
 
 
 def _is_of_torch(thing: Any, name: str) -> bool:
     """Whether it is of such a class; nothing is imported to find out."""
-    known = getattr(sys.modules.get("torch.utils.data"), name, None)
-    return known is not None and is_truly(thing, known)
+    return is_truly(thing, getattr(sys.modules.get("torch.utils.data"), name, ()))
 
 
 def is_iterable_style(loader: Any) -> bool:
@@ -78,12 +68,10 @@ def start_method_of(loader: Any) -> str:
     """How its workers start: "fork", "spawn" or "forkserver"."""
     import multiprocessing
 
-    context = getattr(loader, "multiprocessing_context", None)
-    if context is not None:
-        return str(context.get_start_method())
+    context = getattr(loader, "multiprocessing_context", None) or multiprocessing
     # Asked in this way the choice stays open; the default comes first.
-    settled = multiprocessing.get_start_method(allow_none=True)
-    return settled or multiprocessing.get_all_start_methods()[0]
+    settled = context.get_start_method(allow_none=True)
+    return str(settled or multiprocessing.get_all_start_methods()[0])
 
 
 def length_of(loader: Any) -> int | None:
@@ -103,35 +91,35 @@ def length_of(loader: Any) -> int | None:
             names[_COUNTED] = before
 
 
-def one_shot_reason(loader: Any) -> str | None:
+def one_shot_reason(loader: Any) -> str:
     """Why what is read for measuring would be missing afterwards, in half a sentence.
 
     Nothing is consumed to find out, and no `__iter__` is called: a class that has
     both `__iter__` and `__next__` is taken at its word, even where its `__iter__`
-    might begin anew. None where a loader can be gone through again and again.
+    might begin anew. Empty where a loader can be gone through again and again.
     """
     dataset = loader.dataset
     if not is_iterable_style(loader):
         for part in ("batch_sampler", "sampler"):
             if is_truly(getattr(loader, part), Iterator):
                 return f"its {part} is an iterator, which can be gone through once"
-        return None
+        return ""
     if is_truly(dataset, Iterator):
         return "its dataset is its own iterator, and goes on where it has stopped"
     making = getattr(type(dataset), "__iter__", None)
     if "seek" in getattr(getattr(making, "__code__", None), "co_names", ()):
-        return None
+        return ""
     for name, value in list((attributes_of(dataset) or {}).items()):
         ends = is_truly(value, Iterator) and not is_truly(value, _ENDLESS)
         if ends and not _is_filled_by(making, name):
             return f"its dataset reads `self.{name}`, an iterator that it uses up"
-    return None
+    return ""
 
 
 def _is_filled_by(function: Any, name: str) -> bool:
     """Whether a function's own code sets an attribute of this name."""
-    code = getattr(function, "__code__", None)
-    return code is not None and any(
+    code: Any = getattr(function, "__code__", "pass")
+    return any(
         each.opname == "STORE_ATTR" and each.argval == name
         for each in dis.get_instructions(code)
     )
@@ -140,23 +128,31 @@ def _is_filled_by(function: Any, name: str) -> bool:
 _WITHOUT_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
 
 
-class Rebuilt(NamedTuple):
-    """A new loader, and what of it is new; no loader, and why, where none is made."""
-
-    loader: Any = None
-    changed: tuple[str, ...] = ()  # arguments
-    why_not: Remark | None = None
+_PIN_ITSELF = (
+    "set pin_memory=True where it is made, and go through "
+    "gpumagic.pin_loader.DevicePrefetcher(it)"
+)
 
 
-def rebuild(loader: Any, *, workers: int | None = None, **asked: Any) -> Rebuilt:
-    """A loader with the same batches in the same order, set as asked; None: as it was.
+class NotCopied(GpuMagicError):
+    """A loader is left as it is, since no other can be made of it."""
+
+
+def rebuild(
+    loader: Any, *, workers: int | None = None, **asked: Any
+) -> tuple[Any, tuple[str, ...]]:
+    """A loader with the same batches in the same order, and which arguments are new.
 
     With nothing asked it is a clone, which can be iterated without a trace.
     """
     packages = {base.__module__.partition(".")[0] for base in type(loader).__mro__}
     if "accelerate" in packages:  # a new one would shard what is sharded already
-        return Rebuilt(why_not=_PREPARED)
-    words = {name: value for name, value in asked.items() if value is not None}
+        raise NotCopied(
+            "accelerate has prepared it, and copies its batches to the device",
+            "pass DataLoaderConfiguration(non_blocking=True) to the Accelerator, and "
+            "pin_memory=True to the loader before `prepare`",
+        )
+    words = dict(asked)
     words["num_workers"] = loader.num_workers if workers is None else workers
     if words["num_workers"]:
         ahead = loader.prefetch_factor or USUAL_PREFETCH
@@ -164,28 +160,28 @@ def rebuild(loader: Any, *, workers: int | None = None, **asked: Any) -> Rebuilt
     else:
         words |= _WITHOUT_WORKERS
     changed = [name for name in words if getattr(loader, name) != words[name]]
-    try:
-        new = _shallow_copy(loader)
-    except TypeError as why:
-        return Rebuilt(why_not=Remark(f"it cannot be copied: {why}"))
+    new = _shallow_copy(loader)
     vars(new).update(words)
-    return Rebuilt(new, tuple(changed))
+    return new, tuple(changed)
 
 
 def clone(loader: Any, **changes: Any) -> Any:
     """A loader like this one but for some changes, whose workers end with the epoch."""
-    return rebuild(loader, persistent_workers=False, **changes).loader
+    new, _ = rebuild(loader, persistent_workers=False, **changes)
+    return new
 
 
 def _shallow_copy(loader: Any) -> Any:
     """Another loader with the same parts, and no iterator that it would share."""
     kind = type(loader)
-    if getattr(kind, "__del__", None) is not None:
-        raise TypeError(f"{kind.__name__} cleans up when it goes")
+    if hasattr(kind, "__del__"):
+        why = f"{kind.__name__} cleans up when it goes"
+        raise NotCopied(f"it cannot be copied: {why}", _PIN_ITSELF)
     held = own_iterators(loader)
     for name in held:
         if name != _ITERATOR and not _is_filled_by(kind.__iter__, name):
-            raise TypeError(f"{kind.__name__} keeps one iterator for good")
+            why = f"{kind.__name__} keeps one iterator for good"
+            raise NotCopied(f"it cannot be copied: {why}", _PIN_ITSELF)
     twin = object.__new__(kind)
     vars(twin).update(vars(loader) | dict.fromkeys(held))
     if _BEGUN in vars(twin):  # it would look for the iterator that is gone
@@ -203,8 +199,8 @@ _LONGEST_PICKLING_S = 2.0  # datasets may hold millions of names
 _SENT_ON_START = ("multiprocessing.", "torch.multiprocessing", "_multiprocessing")
 
 
-def unpicklable(loader: Any, start_method: str | None = None) -> Remark | None:
-    """Why workers of this loader would fail; None if nothing is known against them.
+def unpicklable(loader: Any, start_method: str = "") -> list[Remark]:
+    """Why workers of this loader would fail, if anything is known against them.
 
     Forked workers have all that they need. Others are sent a pickle, with classes and
     functions as names to import; those of a notebook cannot be imported, and torch then
@@ -212,26 +208,26 @@ def unpicklable(loader: Any, start_method: str | None = None) -> Remark | None:
     """
     method = start_method or start_method_of(loader)
     if method == "fork":
-        return None
+        return []
     pickler = _Pickler()
     try:
         pickler.dump((loader.dataset, loader.collate_fn, loader.worker_init_fn))
     except _TooLong:
         pass
     except Exception as error:  # noqa: BLE001 -- classes of users raise what they like
-        return Remark(
-            f"it cannot be sent to workers started by {method}: {first_line(error)}",
-            f"define what is sent at the top of a module and import it, {_FORK}",
-        )
+        text = f"it cannot be sent to workers started by {method}: {first_line(error)}"
+        hint = f"define what is sent at the top of a module and import it, {_FORK}"
+        return [Remark(text, hint)]
     main = sys.modules.get("__main__")
     of_a_file = getattr(main, "__spec__", None) or getattr(main, "__file__", None)
     if not pickler.from_main or of_a_file:  # which a worker would run again
-        return None
-    return Remark(
+        return []
+    text = (
         f"workers started by {method} cannot import what this notebook defines: "
-        f"{listed(list(pickler.from_main), most=3)}",
-        f"write %%writefile ds.py on top of its cell, import it from ds, {_FORK}",
+        f"{listed(list(pickler.from_main), most=3)}"
     )
+    hint = f"write %%writefile ds.py on top of its cell, import it from ds, {_FORK}"
+    return [Remark(text, hint)]
 
 
 class _TooLong(Exception):
@@ -259,8 +255,8 @@ class _Pickler(pickle.Pickler):
     def __init__(self) -> None:
         super().__init__(_Nowhere(), protocol=pickle.DEFAULT_PROTOCOL)
         self.from_main: dict[str, None] = {}
-        torch = loaded_torch()
-        self._tensor = () if torch is None else (torch.Tensor, torch.UntypedStorage)
+        torch: Any = sys.modules["torch"]
+        self._left_out = torch.Tensor, torch.UntypedStorage
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type | FunctionType):
@@ -268,7 +264,7 @@ class _Pickler(pickle.Pickler):
                 self.from_main[obj.__qualname__] = None
             return NotImplemented
         on_start = type(obj).__module__.startswith(_SENT_ON_START)
-        if on_start or isinstance(obj, self._tensor) or is_array(obj):
+        if on_start or isinstance(obj, self._left_out) or is_array(obj):
             return _nothing, ()
         return NotImplemented
 

@@ -18,10 +18,17 @@ if TYPE_CHECKING:
     from gpumagic.pin_loader.answer_loader import LoaderReport
 
 
+_CALLED = ("Loader", "Prefetcher")
+
+
 def loaders(magics: LoaderMagics, _: str) -> list[str]:
     """The names of what iterates and is called a loader; no code of theirs runs."""
-    names = list(magics.shell.user_ns.items())
-    return [name for name, value in names if _is_loader(type(value))]
+    return [
+        name
+        for name, value in list(magics.shell.user_ns.items())
+        if any("__iter__" in vars(each) for each in type(value).__mro__)
+        and any(each.__name__.endswith(_CALLED) for each in type(value).__mro__)
+    ]
 
 
 def functions(magics: LoaderMagics, _: str) -> list[str]:
@@ -33,13 +40,6 @@ def functions(magics: LoaderMagics, _: str) -> list[str]:
         for name, value in names
         if name not in hidden and callable(value) and type(value) is not type
     ]
-
-
-def _is_loader(kind: type) -> bool:
-    called_so = any(
-        each.__name__.endswith(("Loader", "Prefetcher")) for each in kind.__mro__
-    )
-    return called_so and any("__iter__" in vars(each) for each in kind.__mro__)
 
 
 @magics_class
@@ -118,7 +118,7 @@ class LoaderMagics(GpuMagics):
                 "%pin_loader --watch needs a training cell below it",
                 "write %%pin_loader --watch in the first line of that cell",
             )
-        if options.name is None:
+        if not options.name:
             known = [f"%pin_loader {name}" for name in loaders(self, "")[:3]]
             raise UsageProblem(
                 "%pin_loader needs the name of a DataLoader",
@@ -138,7 +138,7 @@ class LoaderMagics(GpuMagics):
 
         asked = settings_of(line)
         loader, out, names = self._found(line.name), asked["out"], self.shell.user_ns
-        if line.step is not None:
+        if line.step:
             asked["step"] = self._found(line.step)
             if not callable(asked["step"]):
                 raise UsageProblem(f"--step {line.step}: this is no function", _NO_STEP)
@@ -151,7 +151,7 @@ class LoaderMagics(GpuMagics):
         label = f"Measuring {line.name}"
         with self.progress(None, label, quiet=line.quiet) as bar:
             made = investigate(loader, Options(**asked), bar.reach)
-        if made.loader is not None and out is not None:
+        if made.report.out:
             names[out] = made.loader
         return made.report
 
@@ -195,7 +195,7 @@ def settings_of(line: argparse.Namespace) -> dict[str, Any]:
     """Read and check the options of a line with a name, but for its step."""
     from gpumagic.report.units import parse_seconds
 
-    name, workers, device = line.name, line.workers, line.device
+    name, workers = line.name, line.workers
     if not name.isidentifier():
         raise UsageProblem(
             f"%pin_loader needs a name, and {name} is an expression",
@@ -213,15 +213,19 @@ def settings_of(line: argparse.Namespace) -> dict[str, Any]:
         )
     found = {
         "name": name,
-        "device": f"cuda:{device}" if device and device.isdecimal() else device,
+        "device": _number_or_word(line.device),
         "budget_s": budget_s,
         "diagnose": line.diagnose,
-        "out": None,
+        "out": "",
     }
     if line.diagnose:
         return found
     return found | {
         "out": f"{name}_pinned",
-        "workers": int(workers) if (workers or "").isdecimal() else workers,
+        "workers": _number_or_word(workers),
         "force": line.force,
     }
+
+
+def _number_or_word(word: str | None) -> int | str | None:
+    return int(word) if word and word.isdecimal() else word

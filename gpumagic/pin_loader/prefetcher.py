@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpumagic.devices.opening import best_device, import_torch, open_runtime
 from gpumagic.devices.simulated import simulated_box
@@ -105,17 +105,15 @@ class DevicePrefetcher:
         return current(self._asked or best_device())
 
     @property
-    def passes_through(self) -> str | None:
-        """Why nothing is copied ahead on this kind of device; None where it is."""
+    def passes_through(self) -> str:
+        """Why nothing is copied ahead on this kind of device; empty where it is."""
         return why_no_stream(import_torch(), (self._asked or best_device()).type)
 
     def __repr__(self) -> str:
         ways = "passing through"
         if not self.passes_through:
             ways = f"{self.depth or 'none'} ahead"
-        loader, dataset = self.loader, getattr(self.loader, "dataset", None)
-        of = "" if dataset is None else f" of {type(dataset).__name__}"
-        inside = f"{type(loader).__name__}{of}, {self.device}, {ways}"
+        inside = f"{type(self.loader).__name__}, {self.device}, {ways}"
         return f"{type(self).__name__}({inside})"
 
     def __len__(self) -> int:
@@ -165,7 +163,7 @@ class DevicePrefetcher:
         device = self._asked or best_device()
         if device.type == "cpu":
             return inner
-        alone = self.passes_through is not None
+        alone = bool(self.passes_through)
         if alone or self.depth == 0:
             # On MPS a copy that is not waited for may read what is no longer there.
             move = functools.partial(to_device, device=device, non_blocking=not alone)
@@ -205,13 +203,14 @@ class Pinning:
     """
 
     def __init__(self, loader: Any) -> None:
-        asked = bool(getattr(loader, "pin_memory", False))
-        self._pins: bool | None = None if asked else False
+        self._pins = bool(getattr(loader, "pin_memory", False))
+        self._is_first = True
 
     def __call__(self, batch: Any) -> Any:
         """The batch, with all its tensors pinned where that is wanted."""
-        if self._pins is None:
+        if self._pins and self._is_first:
             self._pins = any(map(_could_be_pinned, tensors_in(batch)))
+        self._is_first = False
         return mapped(batch, _pinned) if self._pins else batch
 
 
@@ -264,7 +263,7 @@ def looking_ahead(items: Iterator[T], ahead: int) -> Iterator[T]:
     out, and no more is taken after it. An interrupt is not put off.
     """
     waiting: deque[T] = deque()
-    failure: Exception | None = None
+    failures: list[Exception] = []
     more = True
     while True:
         while more and len(waiting) <= ahead:
@@ -273,20 +272,17 @@ def looking_ahead(items: Iterator[T], ahead: int) -> Iterator[T]:
             except StopIteration:
                 more = False
             except Exception as error:  # noqa: BLE001 -- raised in its turn, below
-                failure, more = error, False
+                failures, more = [error], False
         if not waiting:
             break
         # No name is given to it here: what it takes on the device is the caller's.
         yield waiting.popleft()
-    if failure is not None:
-        try:
-            raise failure
-        finally:
-            del failure  # else the error and this frame keep each other alive
+    if failures:
+        raise failures.pop()  # a name for it would keep the error and this frame alive
 
 
-def why_no_stream(torch: Any, kind: str) -> str | None:
-    """Why batches for this kind of device cannot be copied ahead; None if they can.
+def why_no_stream(torch: Any, kind: str) -> str:
+    """Why batches for this kind of device cannot be copied ahead; empty if they can.
 
     Nothing is started to find out.
     """
@@ -295,14 +291,10 @@ def why_no_stream(torch: Any, kind: str) -> str | None:
     module = getattr(torch, kind, None)
     if not all(hasattr(module, word) for word in _WORDS):
         return f"{kind} has no streams that could copy beside the computation"
-    return None
+    return ""
 
 
-class Sent(NamedTuple):
-    """A batch on its way to the device, and the event that it has arrived with."""
-
-    batch: Any
-    arrival: Any
+Sent = tuple[Any, Any]  # a batch on its way, and the event that it has arrived with
 
 
 class Lane:
@@ -338,28 +330,29 @@ class Lane:
         arrival = self._module.Event()
         if all(leaf.device == self.device for leaf in tensors_in(batch)):
             arrival.record(self.stream)
-            return Sent(batch, arrival)
+            return batch, arrival
         with self._module.stream(self.stream):
             try:
                 there = to_device(batch, self.device)
             finally:  # an error may come when some of it is already on its way
                 arrival.record(self.stream)
                 self._leaving.append((arrival, batch))
-        return Sent(there, arrival)
+        return there, arrival
 
     def hand_over(self, sent: Sent) -> Any:
         """The batch, for what the caller does from now on on the current stream."""
         from torch.utils.weak import TensorWeakRef
 
+        batch, arrival = sent
         consumer = self._module.current_stream(self.device)
-        consumer.wait_event(sent.arrival)
+        consumer.wait_event(arrival)
         self._consumers.setdefault(consumer)
-        leaves = map(TensorWeakRef, tensors_in(sent.batch))
+        leaves = map(TensorWeakRef, tensors_in(batch))
         self._handed_out += [(leaf, consumer) for leaf in leaves]
         if len(self._handed_out) > self._enough:
             alive = [each for each in self._handed_out if each[0]() is not None]
             self._handed_out, self._enough = alive, 2 * len(alive) + 64
-        return sent.batch
+        return batch
 
     def end(self) -> None:
         """An iteration ends: whoever uses memory of this stream next may do so.
@@ -370,16 +363,13 @@ class Lane:
             # The device may have failed, or be switched off: an iteration ends all
             # the same, and what has happened is told by the code that it happened to.
             self._wait_for_consumers()
-            self._tell_the_allocator()
+            # What is alive may be freed at any time from now on.
+            for reference, consumer in self._handed_out:
+                leaf = reference()
+                if leaf is not None:
+                    used_by(leaf, consumer)
         self._handed_out.clear()
         self._consumers.clear()
-
-    def _tell_the_allocator(self) -> None:
-        """What is alive may be freed at any time from now on."""
-        for reference, consumer in self._handed_out:
-            leaf = reference()
-            if leaf is not None:
-                used_by(leaf, consumer)
 
     def _wait_for_consumers(self) -> None:
         for consumer in self._consumers:

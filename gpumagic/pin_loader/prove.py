@@ -31,9 +31,9 @@ from gpumagic.pin_loader.bound import Costs, Way, step_s
 from gpumagic.pin_loader.load import no_batches
 from gpumagic.pin_loader.loader import (
     USUAL_PREFETCH,
+    clone,
     is_iterable_style,
     length_of,
-    rebuild,
 )
 from gpumagic.pin_loader.records import EndToEnd, Sameness
 from gpumagic.pin_loader.trial import batches_of, kept
@@ -42,12 +42,11 @@ from gpumagic.report.robust import verdict_of
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.pin_loader.batch import Found
+    from gpumagic.pin_loader.batch import Parts
     from gpumagic.pin_loader.prefetcher import DevicePrefetcher
-    from gpumagic.pin_loader.trial import Trial
 
 _LONGEST = 60  # letters of a value
 _RECORDS = 64  # of each worker, that are looked at
@@ -65,12 +64,13 @@ class Leaf(NamedTuple):
 
 def digest_of(batch: Any) -> tuple[Leaf, ...]:
     """A line for each leaf and each container, in the order of walking."""
-    return tuple(line for found in walk(batch) for line in _lines(found))
+    return tuple(line for found in walk(batch) for line in _lines(*found))
 
 
-def _lines(found: Found) -> Iterator[Leaf]:
+def _lines(
+    path: str, thing: Any, parts: Parts, above: tuple[Any, ...]
+) -> Iterator[Leaf]:
     torch: Any = sys.modules["torch"]
-    path, thing, parts, above = found
     kind = type(thing).__qualname__
     if any(isinstance(each, set | frozenset) for each in above):
         return  # it is in the line of the set, which has no order
@@ -81,15 +81,16 @@ def _lines(found: Found) -> Iterator[Leaf]:
         plain = not thing.dtype.hasobject
         content = thing.tobytes() if plain else repr(thing.tolist()).encode()
         yield Leaf(path, about, _sum_of(content))
-    elif parts is None:
-        own: Any = type(thing).__eq__
-        unknown = own is object.__eq__  # nothing to compare them by but who they are
-        yield Leaf(path, kind, "" if unknown else repr(thing))
     elif isinstance(thing, set | frozenset):
         inside = (digest_of(each) for each in thing)
         yield Leaf(path, kind, _sum_of("\n".join(sorted(map(str, inside))).encode()))
+    elif parts.keys:
+        yield Leaf(path, kind, f"keys {', '.join(map(repr, parts.keys))}")
     else:
-        yield Leaf(path, kind, f"keys {', '.join(map(repr, parts.keys)) or 'none'}")
+        own: Any = type(thing)
+        alike = own.__eq__ is not object.__eq__ and own.__repr__ is not object.__repr__
+        # Else there is nothing to compare them by but who they are.
+        yield Leaf(path, kind, repr(thing) if alike else "")
 
 
 def _tensor_lines(torch: Any, tensor: Any, path: str, kind: str) -> Iterator[Leaf]:
@@ -133,30 +134,26 @@ def _sum_of(content: Any) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def difference(a: tuple[Leaf, ...], b: tuple[Leaf, ...]) -> str | None:
-    """The first difference between two digests, in words; None where they are equal."""
-    for one, other in itertools.zip_longest(a, b):
+def difference(a: tuple[Leaf, ...], b: tuple[Leaf, ...]) -> str:
+    """The first difference between two digests, in words; empty if they are equal."""
+    for one, other in itertools.zip_longest(a, b, fillvalue=Leaf("", "", "")):
         if one == other:
             continue
-        if one is None or other is None or one.path != other.path:
-            return f"{(one or other).path}: its parts are others"
+        if one.path != other.path:
+            return f"{one.path or other.path}: its parts are others"
         if one.what != other.what:
             return f"{one.path}: {one.what} became {other.what}"
         if len(one.value) == 32 == len(other.value):
             return f"{one.path}: other values"
         was, now = (shortened(each.value, _LONGEST) for each in (one, other))
         return f"{one.path}: {was} became {now}"
-    return None
+    return ""
 
 
 # ------------------------------------------------------------------- two loaders
 
 
-class Pass(NamedTuple):
-    """One way through a loader."""
-
-    digests: tuple[tuple[Leaf, ...], ...]  # one for each batch, in order
-    ended: bool = False
+Digests = list[tuple[Leaf, ...]]  # one for each batch, in order
 
 
 def compare(
@@ -171,43 +168,47 @@ def compare(
             return _compared(_twin_of(old), _twin_of(new), batches, enough_s)
         except Exception as wrong:  # noqa: BLE001 -- the user's own, whatever it is
             problem = f"one of the loaders raised {type(wrong).__name__}"
-            return Sameness(batches=0, same=None, problem=problem)
+            return Sameness(batches=0, same=False, problem=problem)
 
 
 def _compared(old: Any, new: Any, most: int, enough_s: float) -> Sameness:
-    seen = gone_through(old, most, enough_s)
-    count = len(seen.digests)
-    most = most if seen.ended else count
-    found = _between(seen, gone_through(new, most))
-    if found is None:
+    seen, ended = gone_through(old, most, enough_s)
+    count = len(seen)
+    if not ended:
+        most = count
+
+    def parts_from(other: Any) -> tuple[int, str]:
+        return _between(seen, gone_through(other, most)[0])
+
+    place, words = parts_from(new)
+    if not words:
         return Sameness(count, same=True)
     # A difference is one of the loaders, or of random numbers.
     workers = [getattr(each, "num_workers", 0) for each in (old, new)]
-    if _between(seen, gone_through(old, most)) is not None:
+    _, by_itself = parts_from(old)
+    if by_itself:
         problem = "the old loader itself gives other values each time"
-        return Sameness(found[0], same=None, problem=problem)
+        return Sameness(place, same=False, problem=problem)
     if workers[0] != workers[1] and not is_iterable_style(_host(old)):
-        alike = _twin_of(new, workers=workers[0])
-        found = _between(seen, gone_through(alike, most))
-        if found is None:
+        place, words = parts_from(_twin_of(new, workers=workers[0]))
+        if not words:
             problem = (
                 f"with {workers[1]} workers instead of {workers[0]} random transforms "
                 "draw other numbers; with as many as before all values are the same"
             )
             return Sameness(count, same=True, problem=problem)
-    return Sameness(found[0], same=False, difference=found[1])
+    return Sameness(place, same=False, difference=words)
 
 
-def _between(one: Pass, other: Pass) -> tuple[int, str] | None:
-    """After how many batches two ways part, and by what."""
-    for place, (a, b) in enumerate(zip(one.digests, other.digests, strict=False)):
-        words = difference(a, b)
-        if words is not None:
+def _between(one: Digests, other: Digests) -> tuple[int, str]:
+    """After how many batches two ways part, and by what, if they do."""
+    for place, (a, b) in enumerate(zip(one, other, strict=False)):
+        if words := difference(a, b):
             return place, f"batch {place}: {words}"
-    counts = len(one.digests), len(other.digests)
+    counts = len(one), len(other)
     if counts[0] != counts[1]:
         return min(counts), f"the old loader gave {counts[0]}, the new one {counts[1]}"
-    return None
+    return min(counts), ""
 
 
 def gone_through(
@@ -215,31 +216,29 @@ def gone_through(
     most: int,
     enough_s: float = math.inf,
     fewest: int = 2,  # however long they take
-    patience_s: float | None = None,
-) -> Pass:
-    """Take up to so many batches of a clone, and leave all random numbers as before."""
+    patience_s: float = 0.0,
+) -> tuple[Digests, bool]:
+    """Up to so many batches of a clone, and whether these are all that there are.
+
+    It leaves all random numbers as before.
+    """
+    until_s, digests = time.monotonic() + enough_s, Digests()
     with kept(loader), batches_of(loader, patience_s=patience_s) as batches:
-        return _pass(batches, most, time.monotonic() + enough_s, fewest)
+        for batch in batches:
+            digests.append(digest_of(batch))
+            enough = len(digests) >= fewest and time.monotonic() > until_s
+            if enough or len(digests) >= most:
+                return digests, False
+    return digests, True
 
 
-def _pass(batches: Iterable[Any], most: int, until_s: float, fewest: int) -> Pass:
-    digests: list[tuple[Leaf, ...]] = []
-    for batch in batches:
-        digests.append(digest_of(batch))
-        enough = len(digests) >= fewest and time.monotonic() > until_s
-        if enough or len(digests) >= most:
-            return Pass(tuple(digests))
-    return Pass(tuple(digests), ended=True)
-
-
-def _twin_of(loader: Any, workers: int | None = None) -> Any:
+def _twin_of(loader: Any, **changes: Any) -> Any:
     """A loader like it that may be moved on."""
     host = _host(loader)
-    made = rebuild(host, workers=workers, persistent_workers=False)
     if host is loader:
-        return made.loader
+        return clone(host, **changes)
     twin = copy.copy(loader)
-    twin.loader = made.loader
+    twin.loader = clone(host, **changes)
     return twin
 
 
@@ -271,13 +270,11 @@ def given_by_all_workers(
         generator=loader.generator,
     )
     most, fewest = workers * _RECORDS, workers * _FEWEST_RECORDS
-    seen = gone_through(records, most, enough_s, fewest, patience_s)
-    return is_given_twice(seen.digests, workers, ended=seen.ended)
+    seen, ended = gone_through(records, most, enough_s, fewest, patience_s)
+    return is_given_twice(seen, workers, ended=ended)
 
 
-def is_given_twice(
-    digests: tuple[tuple[Leaf, ...], ...], workers: int, *, ended: bool
-) -> bool | None:
+def is_given_twice(digests: Digests, workers: int, *, ended: bool) -> bool | None:
     """What the records of an epoch's beginning tell, handed over in turn by workers."""
     by_worker = [set(digests[at::workers]) for at in range(workers)]
     fewest = min(map(len, by_worker))
@@ -350,7 +347,7 @@ def _affordable(loops: Sequence[Loop], about_s: float, budget_s: float) -> int:
     ahead = max(loop.ahead for loop in loops)
     for loop in loops:
         loop.ahead = ahead  # so that both are in one phase
-    fewest = max(_FEWEST_BATCHES, _FEWEST_ROUNDS * every if every > 1 else 0)
+    fewest = max(_FEWEST_BATCHES, _FEWEST_ROUNDS * every)
     affordable = int(budget_s / (2 * _PAIRS) / max(about_s, 1e-6)) - every
     wanted = min(max(affordable, fewest), max(_BATCHES, fewest))
     return math.ceil(wanted / every) * every
@@ -381,9 +378,10 @@ class Loop:
         self, loader: Any, use: Callable[[Any], object], runtime: Runtime
     ) -> None:
         self._loader, self._use, self._runtime = loader, use, runtime
-        self._open: Trial | None = None
+        self._epoch = contextlib.ExitStack()
+        self._batches: Iterator[Any] = iter(())
         self._taken = 0  # in this epoch
-        self._length = length_of(loader)
+        self._length = length_of(loader) or math.inf
         workers = getattr(loader, "num_workers", 0) or 0
         each = getattr(loader, "prefetch_factor", None) or USUAL_PREFETCH
         depth = getattr(loader, "depth", 0) or 0
@@ -399,7 +397,7 @@ class Loop:
         Those were prepared while nobody took any. The step is run with the last few,
         so that the device is in its stride. Returns the seconds for one step.
         """
-        if self._length is not None and self._taken + self.ahead + steps > self._length:
+        if self._taken + self.ahead + steps > self._length:
             self.close()  # better now than while it is timed
         synchronize, now_ns = self._runtime.synchronize, self._runtime.now_ns
         began_ns = 0
@@ -416,18 +414,14 @@ class Loop:
 
     def close(self) -> None:
         """End the iteration, and its workers with it."""
-        trial, self._open = self._open, None
-        self._taken = 0
-        if trial is not None:
-            trial.__exit__(None, None, None)
+        self._batches, self._taken = iter(()), 0
+        self._epoch.close()
 
     def _next(self) -> Any:
         for _ in range(2):
-            if self._open is None:
-                self._open = batches_of(self._loader)
-                self._open.__enter__()
-            for batch in self._open:
+            for batch in self._batches:
                 self._taken += 1
                 return batch
             self.close()
+            self._batches = self._epoch.enter_context(batches_of(self._loader))
         raise no_batches()

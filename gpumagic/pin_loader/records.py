@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -34,28 +35,19 @@ class Remark(Record):
 
 @dataclass(frozen=True)
 class Samples(Record):
-    """The same thing measured again and again."""
+    """The same thing measured again and again; what was not measured takes nothing."""
 
-    seconds: tuple[float, ...]
+    seconds: tuple[float, ...] = ()
 
     @cached_property
     def median_s(self) -> float:
         """The middle of the samples."""
-        return robust.median(self.seconds)
+        return robust.median(self.seconds or (0.0,))
 
     @cached_property
     def quartiles_s(self) -> tuple[float, float]:
         """What a quarter of them is below, and what a quarter is above."""
-        return robust.quartiles(self.seconds)
-
-
-@dataclass(frozen=True)
-class Setting(Record):
-    """Where it was measured."""
-
-    kind: str  # as in front of the colon of the torch device: "cuda", "cpu"
-    label: str = ""  # of a simulated machine; loading takes this machine's time
-    device: int | None = None
+        return robust.quartiles(self.seconds or (0.0,))
 
 
 # ------------------------------------------------------------------ the loader
@@ -65,7 +57,7 @@ class Setting(Record):
 class LoaderFacts(Record):
     """What a loader is set to do; None is unknown, or does not apply."""
 
-    name: str | None = None
+    name: str = "the loader"  # or what the notebook calls it
     iterable: bool = False  # the dataset is gone through, and not asked by index
     length: int | None = None  # batches in an epoch
     workers: int = 0
@@ -134,15 +126,15 @@ class Loading(Record):
     """How fast a loader gives batches if nobody does anything with them.
 
     What a batch costs in processor time is measured without workers, where one thread
-    does it all; None is unknown.
+    does it all.
     """
 
-    between: Samples  # from batch to batch, in the long run
-    workers: int
-    start_s: float | None = None  # to the first batch
+    between: Samples = Samples()  # from batch to batch, in the long run
+    workers: int = 0
+    start_s: float = 0.0  # to the first batch
     share_s: float = 0.0  # of that for each batch, where each epoch starts workers
-    cpu_s: float | None = None  # of processors, for one batch
-    waited_s: float | None = None  # for one batch: for a disk, a network, a sleep
+    cpu_s: float = 0.0  # of processors, for one batch
+    waited_s: float = 0.0  # for one batch: for a disk, a network, a sleep
 
     @property
     def batch_s(self) -> float:
@@ -160,10 +152,15 @@ class Loading(Record):
         """Whether the start of the workers is a good part of each epoch."""
         return self.share_s > _MUCH_STARTING * self.batch_s
 
+    @property
+    def kept(self) -> Loading:
+        """The same with workers that start once, and not in each epoch."""
+        return replace(self, share_s=0.0)
+
     def is_faster_than(self, other: Loading) -> bool:
         """Whether that is beyond what the samples of both are apart from themselves."""
         quick_s, slow_s = other.quartiles_s[0], self.quartiles_s[1]
-        near = self.batch_s * NEAR > other.batch_s
+        near = self.batch_s * NEAR >= other.batch_s
         return not near and slow_s * WORTH_IT <= quick_s
 
 
@@ -182,26 +179,27 @@ class Stopped(enum.Enum):
 class WorkerSearch(Record):
     """Loading with other numbers of workers; what was not tried is not judged."""
 
-    trials: tuple[Loading, ...]  # in the order of their numbers, this one's own too
-    chosen: int  # the fewest that are as good as the best
-    stopped: Stopped
+    trials: tuple[Loading, ...] = ()  # by their numbers, this one's own too
+    chosen: int = 0  # the fewest that are as good as the best
+    stopped: Stopped = Stopped.ASKED
     now: int = 0  # workers that the loader has
-    busy: int | None = None  # so many can keep the processors busy
-    problem: Remark | None = None
+    busy: float = math.inf  # so many can keep the processors busy
+    problems: tuple[Remark, ...] = ()
 
-    def of(self, workers: int) -> Loading | None:
-        """The trial with so many."""
-        return next((each for each in self.trials if each.workers == workers), None)
+    def of(self, workers: int) -> Loading:
+        """The trial with so many, empty where they were not tried."""
+        found = (each for each in self.trials if each.workers == workers)
+        return next(found, Loading(workers=workers))
 
     @property
     def old(self) -> Loading:
         """With as many as the loader has."""
-        return next(each for each in self.trials if each.workers == self.now)
+        return self.of(self.now)
 
     @property
     def new(self) -> Loading:
         """With the number that was chosen."""
-        return next(each for each in self.trials if each.workers == self.chosen)
+        return self.of(self.chosen)
 
     @property
     def times(self) -> float:
@@ -210,8 +208,14 @@ class WorkerSearch(Record):
 
     @property
     def gains(self) -> bool:
-        """Whether the chosen number is faster beyond doubt."""
-        return self.new.is_faster_than(self.old)
+        """Whether the chosen number is faster beyond doubt, once it is kept."""
+        return self.new.kept.is_faster_than(self.old)
+
+    @property
+    def changes(self) -> bool:
+        """Whether others are to load, or to be kept: those asked for, or that pay."""
+        asked = self.stopped is Stopped.ASKED and self.chosen != self.now
+        return asked or self.gains
 
 
 @dataclass(frozen=True)
@@ -220,40 +224,35 @@ class CopyMode(Record):
 
     pinned: bool  # from pinned memory; else pageable
     blocking: bool  # as `.to(device)`; else `non_blocking=True`
-    host: Samples  # how long the host was held
-    device: Samples | None = None  # how long the copies took there
-
-    @property
-    def there(self) -> Samples:
-        """How long the copies took on the device, as far as that is known."""
-        return self.device or self.host
+    host: Samples = Samples()  # how long the host was held
+    device: Samples = Samples()  # how long they took there; the host, if that is silent
 
 
 @dataclass(frozen=True)
 class Step(Record):
     """What is done with each batch."""
 
-    name: str
-    samples: Samples
+    name: str = ""
+    samples: Samples = Samples()
     synthetic: bool = False  # it stands in, as long as the slowest other part
 
 
 @dataclass(frozen=True)
 class Rates(Record):
-    """How fast each part is on its own; None was not measured."""
+    """How fast each part is on its own; what was not measured is empty."""
 
-    load: Loading | None = None
-    pin_copy: Samples | None = None  # the batch, into pinned memory that is reused
+    load: Loading = Loading()
+    pin_copy: Samples = Samples()  # the batch, into pinned memory that is reused
     copies: tuple[CopyMode, ...] = ()
-    step: Step | None = None
-    nbytes: int | None = None  # of the batch
+    step: Step = Step()
+    nbytes: int = 0  # of the batch
 
-    def copy(self, *, pinned: bool, blocking: bool) -> CopyMode | None:
+    def copy(self, *, pinned: bool, blocking: bool) -> CopyMode:
         """One of the ways."""
         for each in self.copies:
             if (each.pinned, each.blocking) == (pinned, blocking):
                 return each
-        return None
+        return CopyMode(pinned, blocking)
 
 
 # ------------------------------------------------------------- what can be won
@@ -284,7 +283,7 @@ class Gain(Record):
     remedy: Remedy
     step_s: float  # a step cannot be shorter
     now_s: float  # a step as it is, at most, with the same compute
-    workers: int | None = None  # where it changes that; they were tried
+    workers: int = 0  # that load then
     exposed: tuple[tuple[Part, float], ...] = ()  # what of a step nothing hides
 
     @property
@@ -297,34 +296,39 @@ class Gain(Record):
 class Bound(Record):
     """The shortest step that is possible, before anything is changed."""
 
-    parts: tuple[tuple[Part, float], ...]  # each on its own
-    now_s: float  # a step as it is
-    best_s: float  # no step can be shorter: the slowest part
-    binding: Part
+    parts: tuple[tuple[Part, float], ...] = ()  # each on its own
+    now_s: float = 0.0  # a step as it is
+    best_s: float = 0.0  # no step can be shorter: the slowest part
+    binding: Part = Part.LOAD
     gains: tuple[Gain, ...] = ()
     synthetic_step: bool = False  # the gain is then the most for any step
     exposed: tuple[tuple[Part, float], ...] = ()
 
-    def gain(self, *remedies: Remedy) -> Gain | None:
-        """The best of these; the simplest of those that are near."""
-        there = [each for each in self.gains if each.remedy in remedies]
-        most = max((each.times for each in there), default=0.0)
-        return next((each for each in there if each.times >= most / WORTH_IT), None)
+    def gain(self, *remedies: Remedy) -> Gain:
+        """The best of these; the simplest of those that are near, and none is 1.0x."""
+        none = Gain(remedies[0], self.now_s, self.now_s, exposed=self.exposed)
+        there = [each for each in self.gains if each.remedy in remedies] or [none]
+        most = max(each.times for each in there)
+        return next(each for each in there if each.times >= most / WORTH_IT)
 
     def times(self, *remedies: Remedy) -> float:
         """How many times as fast the best of these makes a step at most."""
-        found = self.gain(*remedies)
-        return 1.0 if found is None else found.times
+        return self.gain(*remedies).times
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether a remedy is known that gains something."""
+        return self.times(*Remedy) >= WORTH_IT
 
     @property
     def pins(self) -> bool:
         """Whether the loader pins already, so that pinning is no remedy."""
         return all(each.remedy is not Remedy.PIN for each in self.gains)
 
-    @property
-    def best(self) -> Gain | None:
-        """The remedy that can give the most, if it is worth it."""
-        return self.gain(*Remedy) if self.times(*Remedy) >= WORTH_IT else None
+
+# What a report begins with, before anything was found.
+NO_REMARK, NO_BATCH, NO_BOUND = Remark(""), Anatomy(), Bound()
+NOT_LOADED, NOT_SEARCHED, NOT_MEASURED = Loading(), WorkerSearch(), Rates()
 
 
 # --------------------------------------------------------------- the new loader
@@ -335,9 +339,9 @@ class Sameness(Record):
     """Whether old and new loader give the same batches."""
 
     batches: int  # so many were compared
-    same: bool | None  # in value, order and class; None could not be told
-    difference: str | None = None  # the first one, in words
-    problem: str | None = None
+    same: bool  # in value, order and class
+    difference: str = ""  # the first one, in words
+    problem: str = ""  # why that cannot be told, or what it was told by
 
 
 @dataclass(frozen=True)
@@ -367,12 +371,17 @@ class State(enum.Enum):
 class CopyLine(Record):
     """A line of the cell that copied to a device."""
 
-    line: CodeLine | None
+    line: CodeLine
     times: int
     nbytes: int
     pageable_bytes: int
     blocking: int  # copies without `non_blocking=True`
     held_s: float  # how long these held the host
+
+    @property
+    def memory(self) -> str:
+        """What it copied from."""
+        return "pageable" if self.pageable_bytes else "pinned"
 
 
 @dataclass(frozen=True)
@@ -380,9 +389,9 @@ class DataWait(Record):
     """How long a loop waited for its loader."""
 
     loader: str  # its name in the notebook, or its class
-    line: CodeLine | None
+    line: CodeLine
     waits: Samples  # one a batch; the first has the start of the workers
-    workers: int | None = None
+    workers: int = 0
 
     @property
     def total_s(self) -> float:

@@ -1,19 +1,20 @@
 """The six stages of an investigation: look, load, feed, bound, make, prove.
 
-A stage is a function that is given the case. It notes what it finds, and gives an
-ending where the investigation is to go no further. Those before `make` change nothing:
-random numbers and samplers are put back at the end, and only clones of the user's
-loader are iterated. A loader that cannot be cloned stays as it is.
+A stage is a function that is given the case. It notes what it finds, and raises how
+the investigation has ended where it is to go no further. Those before `make` change
+nothing: random numbers and samplers are put back at the end, and only clones of the
+user's loader are iterated. A loader that cannot be cloned stays as it is.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.devices.opening import open_runtime
+from gpumagic.devices.opening import best_device, open_runtime
 from gpumagic.devices.simulated import word_of
 from gpumagic.pin_loader import anatomy as anatomies
 from gpumagic.pin_loader import bound as bounds
@@ -24,6 +25,7 @@ from gpumagic.pin_loader import records
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.loader import (
     USUAL_PREFETCH,
+    NotCopied,
     clone,
     facts_of,
     one_shot_reason,
@@ -39,13 +41,12 @@ from gpumagic.report.robust import Verdict
 from gpumagic.report.units import seconds_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpumagic.devices.protocols import Runtime
 
     Progress = Callable[[float, str], object]
 
-_NO_BATCH = records.Anatomy()
 _HARDLY_ANY = 0.01
 _FEWEST_LOADED = 22  # by one pair of runs, each after a few batches to begin with
 _PATIENCE = 1.25  # times the budget, after which nothing long is begun
@@ -57,8 +58,8 @@ _READ_BYTES_PER_S = 5e8  # copied, and summed up, by one thread
 class Options:
     """What is asked of a loader."""
 
-    name: str | None = None  # what the user calls it
-    out: str | None = None  # the name of the new one
+    name: str = "the loader"  # or what the user calls it
+    out: str = ""  # the name of the new one
     device: Any = None  # where batches go; None is the current one of the best kind
     workers: int | str | None = None  # "auto" to find out, None to leave them
     step: Callable[[Any], object] | None = None  # called with a batch
@@ -67,11 +68,11 @@ class Options:
     force: bool = False  # go on where it is refused, or not worth it
 
 
-class Ending(NamedTuple):
-    """Why an investigation goes no further."""
+class Ended(Exception):
+    """An investigation goes no further."""
 
-    state: State
-    reason: Remark | None = None
+    def __init__(self, state: State, reason: Remark = records.NO_REMARK) -> None:
+        self.state, self.reason = state, reason
 
 
 class Improved(NamedTuple):
@@ -88,7 +89,7 @@ class Case:
     loader: Any
     options: Options
     runtime: Runtime
-    device: int | None
+    device: int
     report: LoaderReport
     step: feeding.CountedStep | None = None
     began_s: float = field(default_factory=time.monotonic)
@@ -96,8 +97,7 @@ class Case:
     undo: ExitStack = field(default_factory=ExitStack)  # ends with the last stage
     batch: Any = None  # a real one on the host; gone as soon as it is not needed
     batch_s: float = 0.0  # how long loading of one takes, by what is known now
-    anatomy: records.Anatomy = _NO_BATCH
-    limits: tuple[anatomies.Limit, ...] = ()
+    limits: Sequence[Remark] = ()  # what it takes of the machine
     shares_out: bool = False  # workers of an iterable dataset each give a part of it
     load: records.Loading = field(init=False)  # as it is
     new: Any = None  # the rebuilt loader, still on the host
@@ -114,13 +114,12 @@ class Case:
         asked, search = self.options.workers, self.report.workers
         if isinstance(asked, int):
             return asked
-        return search.chosen if asked and search else self.facts.workers
+        return search.chosen if asked and search.trials else self.facts.workers
 
     @property
-    def place(self) -> str:
-        """Where batches go, as torch calls it."""
-        kind = word_of(self.runtime.kind)
-        return kind if self.device is None else f"{kind}:{self.device}"
+    def most_workers(self) -> int:
+        """So many can have a batch to load, and are worth a trial."""
+        return min(loading.MOST, self.facts.length or loading.MOST)
 
     @property
     def left_s(self) -> float:
@@ -138,10 +137,10 @@ class Case:
         never = records.WhyPageable.NOT_A_TENSOR, records.WhyPageable.NOT_DENSE
         pageable = sum(
             leaf.nbytes
-            for leaf in self.anatomy.leaves
+            for leaf in self.report.anatomy.leaves
             if leaf.pinned is Pinned.PAGEABLE and leaf.why not in never
         )
-        pinned = self.anatomy.bytes_that_are(Pinned.PINNED)
+        pinned = self.report.anatomy.bytes_that_are(Pinned.PINNED)
         return pinned > 0 and pageable <= _HARDLY_ANY * pinned
 
     @property
@@ -160,13 +159,16 @@ class Case:
             changes["pin_memory"] = False
         return clone(self.loader, **changes)
 
-    def refusal(self, count: int) -> Remark | None:
-        """Note what so many workers would take; which limit forbids them."""
+    def refusals(self, count: int) -> list[Remark]:
+        """Note what so many workers would take; which limits forbid them."""
         ahead = self.facts.prefetch_factor or USUAL_PREFETCH
-        wanted = anatomies.Demand(self.anatomy, count, ahead, self.pins)
-        self.limits = anatomies.limits_of(wanted)
-        over = [each.remark() for each in self.limits if each.refuses]
-        return over[0] if over and not self.options.force else None
+        needed = anatomies.needed_bytes(
+            self.report.anatomy, count, ahead, pinned=self.pins
+        )
+        limits = anatomies.limits_of(needed, anatomies.look_at_room())
+        self.limits = [remark for remark, _ in limits]
+        force = self.options.force
+        return [remark for remark, too_much in limits if too_much and not force]
 
     def make_current(self) -> None:
         """Make the device current until the last stage has ended; this starts it.
@@ -175,7 +177,7 @@ class Case:
         leave some hundred MB there for good.
         """
         number = self.device
-        if not self.pins or number is None or self.runtime.current_device() == number:
+        if not self.pins or self.runtime.current_device() == number:
             return
         import torch
 
@@ -189,35 +191,32 @@ class Case:
 # ------------------------------------------------------------------------- look
 
 
-def look(case: Case) -> Ending | None:
+def look(case: Case) -> None:
     """What it is set to do, and one batch; refuse what would do harm."""
     if is_truly(case.loader, DevicePrefetcher):
-        return Ending(State.NOTHING, _COPIES_AHEAD)
-    used_up = one_shot_reason(case.loader)
-    if used_up is not None:
-        return _stays(
-            case, Remark(f"{used_up}: what is looked at is lost", _BEGIN_ANEW)
-        )
-    why_not = rebuild(case.loader).why_not
-    if why_not is not None:
-        return Ending(State.NOTHING, why_not)
+        raise Ended(State.NOTHING, _COPIES_AHEAD)
+    if used_up := one_shot_reason(case.loader):
+        raise _stays(case, Remark(f"{used_up}: what is looked at is lost", _BEGIN_ANEW))
+    try:
+        clone(case.loader)
+    except NotCopied as why:
+        raise Ended(State.NOTHING, Remark(why.problem, why.hint)) from None
     if case.facts.workers or case.options.workers:
-        remark = unpicklable(case.loader)
-        if remark is not None:
-            return _stays(case, remark)
-    return _look_for_doubles(case) or _look_at_a_batch(case)
+        for remark in unpicklable(case.loader):
+            raise _stays(case, remark)
+    if case.facts.iterable and case.workers > 1:
+        _look_for_doubles(case)
+    _look_at_a_batch(case)
 
 
-def _stays(case: Case, remark: Remark) -> Ending:
-    stays = f"{case.report.name} stays as it is"
-    return Ending(State.REFUSED, Remark(f"{stays}: {remark.text}", remark.hint))
+def _stays(case: Case, remark: Remark) -> Ended:
+    stays = f"{case.facts.name} stays as it is"
+    return Ended(State.REFUSED, Remark(f"{stays}: {remark.text}", remark.hint))
 
 
-def _look_for_doubles(case: Case) -> Ending | None:
+def _look_for_doubles(case: Case) -> None:
     """Refuse an iterable dataset that each worker goes through as a whole."""
     count = case.workers
-    if not case.facts.iterable or count < 2:
-        return None
     with loading.told_in_short():
         twice = proving.given_by_all_workers(
             case.trial_copy(workers=count, pin_memory=False),
@@ -225,20 +224,18 @@ def _look_for_doubles(case: Case) -> Ending | None:
         )
     case.shares_out = twice is False
     if not twice:
-        return None
-    often = "twice" if count == 2 else f"{count} times"
+        return
     text = (
-        f"each record comes {often}: its {count} workers each go through the whole "
-        "dataset, and so does an epoch"
+        f"each record comes {count} times: its {count} workers each go through the "
+        "whole dataset in every epoch"
     )
     remark = Remark(text, _SHARE_OUT, serious=True)
     if not case.options.force:
-        return Ending(State.REFUSED, remark)
+        raise Ended(State.REFUSED, remark)
     case.note(remark)
-    return None
 
 
-def _look_at_a_batch(case: Case) -> Ending | None:
+def _look_at_a_batch(case: Case) -> None:
     """Take one batch, and say what it consists of; how long that takes is noted.
 
     A loader with workers is asked with one: what a dataset opens when it is first
@@ -247,62 +244,71 @@ def _look_at_a_batch(case: Case) -> Ending | None:
     asked_s = time.monotonic()
     one = case.trial_copy(workers=min(case.facts.workers, 1), prefetch_factor=1)
     with batches_of(one) as batches, loading.told_in_short():
-        case.batch = next(batches, None)
-    if case.batch is None:
+        first = list(itertools.islice(batches, 1))
+    if not first:
         raise loading.no_batches()
+    (case.batch,) = first
     case.batch_s = time.monotonic() - asked_s
     unpinned = case.starts_nothing and case.facts.pin_memory
-    case.anatomy = anatomies.anatomy_of(
+    found = anatomies.anatomy_of(
         case.batch, case.runtime, case.facts, unpinned=unpinned
     )
-    case.note(anatomy=case.anatomy)
-    on_device = case.anatomy.bytes_that_are(Pinned.ON_DEVICE)
-    if on_device and on_device == case.anatomy.tensor_bytes:
-        return _stays(case, _ON_THE_DEVICE)
-    return _refuse_too_much(case)
+    case.note(anatomy=found)
+    on_device = found.bytes_that_are(Pinned.ON_DEVICE)
+    if on_device and on_device == found.tensor_bytes:
+        raise _stays(case, _ON_THE_DEVICE)
+    _refuse_too_much(case)
 
 
-def _refuse_too_much(case: Case) -> Ending | None:
+def _refuse_too_much(case: Case) -> None:
     """Say what pinning and workers take of the machine, and refuse too much."""
-    remark = case.refusal(case.workers)
-    if remark is None or case.options.diagnose:
-        return None
-    return Ending(State.REFUSED, remark)
+    for remark in case.refusals(case.workers):
+        if not case.options.diagnose:
+            raise Ended(State.REFUSED, remark)
 
 
 # ------------------------------------------------------------------------- load
 
 
-def load(case: Case) -> Ending | None:
+def load(case: Case) -> None:
     """How fast it gives batches, and how fast with other numbers of workers."""
     budget_s, asked = case.options.budget_s, case.options.workers
     known = loading.measure_loading(case.trial_copy(), budget_s=budget_s * 0.08)
+    if case.loader.persistent_workers:
+        known = known.kept
     case.load, case.batch_s = known, known.batch_s
     case.note(rates=records.Rates(known))
-    if asked == case.facts.workers:
-        return None
+    now = known.workers
     refused = unpicklable(case.loader)
     if case.facts.iterable and not case.shares_out:
         text = "each worker would give all of an iterable dataset again"
-        refused = Remark(text, _SHARE_OUT)
+        refused = [Remark(text, _SHARE_OUT)]
     if isinstance(asked, int):
-        trials = known, _measured(case, asked, budget_s * 0.1)
-        ordered = tuple(sorted(trials, key=lambda each: each.workers))
-        stopped, now = records.Stopped.ASKED, known.workers
-        found = records.WorkerSearch(ordered, asked, stopped, now)
-    elif refused is not None:
-        stopped, now = records.Stopped.REFUSED, known.workers
-        found = records.WorkerSearch((known,), now, stopped, now, problem=refused)
+        trials = {now: known}
+        if asked != now:
+            trials[asked] = _measured(case, asked, budget_s * 0.1)
+        ordered = tuple(trials[count] for count in sorted(trials))
+        found = records.WorkerSearch(ordered, asked, records.Stopped.ASKED, now)
+    elif refused:
+        found = records.WorkerSearch(
+            (known,), now, records.Stopped.REFUSED, now, problems=tuple(refused)
+        )
     else:
+
+        def measure(count: int, seconds: float) -> records.Loading:
+            for remark in case.refusals(count):
+                raise loading.TooMany(remark.text, remark.hint)
+            return _measured(case, count, seconds)
+
         found = loading.search(
-            lambda count, seconds: _measured(case, count, seconds),
+            measure,
             known,
             processors=loading.usable(),
             budget_s=min(budget_s * 0.4, max(case.left_s - budget_s * 0.2, 0.0)),
-            refusing=case.refusal,
+            most=case.most_workers,
         )
-    case.note(*([found.problem] if found.problem else []), workers=found)
-    return _refuse_too_much(case)
+    case.note(*found.problems, workers=found)
+    _refuse_too_much(case)
 
 
 def _measured(case: Case, count: int, budget_s: float) -> records.Loading:
@@ -312,7 +318,9 @@ def _measured(case: Case, count: int, budget_s: float) -> records.Loading:
     how = {"budget_s": budget_s, "patience_s": patience_s}
     if count or not case.facts.workers:
         found = loading.measure_loading(case.trial_copy(workers=count), **how)
-        return loading.within_reason(found, case.load)
+        if case.loader.persistent_workers:
+            found = found.kept
+        return loading.within_reason(found, case.load, case.most_workers)
     alone = case.trial_copy(workers=0, pin_memory=False)
     return loading.measure_apart(alone, start_method_of(case.loader), **how)
 
@@ -320,28 +328,28 @@ def _measured(case: Case, count: int, budget_s: float) -> records.Loading:
 # ------------------------------------------------------------------ feed, bound
 
 
-def feed(case: Case) -> Ending | None:
+def feed(case: Case) -> None:
     """How fast a batch comes to the device, and how long a step takes there."""
     if not case.pins:
-        return Ending(State.NO_ACCELERATOR, _NO_ACCELERATOR)
+        raise Ended(State.NO_ACCELERATOR, _NO_ACCELERATOR)
     if case.starts_nothing:
         case.note(_NOT_COPIED)
-        return Ending(State.DIAGNOSED)
-    number = case.device or 0
-    case.undo.enter_context(feeding.given_back(case.runtime, number))
+        raise Ended(State.DIAGNOSED)
+    case.undo.enter_context(feeding.given_back(case.runtime, case.device))
     found = feeding.measure_feed(
         case.batch,
         case.runtime,
-        number,
+        case.device,
         load=case.load,
         step=case.step,
         budget_s=case.options.budget_s * 0.2,
     )
-    case.note(*([] if found.copies else [_NO_LEAVES]), rates=found)
-    return None
+    case.note(rates=found)
+    if not found.copies:
+        case.note(_NO_LEAVES)
 
 
-def bound(case: Case) -> Ending | None:
+def bound(case: Case) -> None:
     """Say what can be gained at most, and end where that is nothing."""
     case.batch = None
     found = bounds.bound_of(
@@ -353,44 +361,40 @@ def bound(case: Case) -> Ending | None:
     case.note(bound=found)
     asked = case.options.workers
     if case.options.diagnose:
-        return Ending(State.DIAGNOSED)
+        raise Ended(State.DIAGNOSED)
     other_workers = isinstance(asked, int) or case.workers != case.facts.workers
     if case.options.force or other_workers:
-        return None
+        return
     ahead, other = found.times(Remedy.PREFETCH), found.times(Remedy.WORKERS)
     if other >= records.WORTH_IT and other > ahead:
-        return Ending(State.DIAGNOSED)  # that comes first, and is the user's to say
+        raise Ended(State.DIAGNOSED)  # that comes first, and is the user's to say
     if ahead >= records.WORTH_IT:
-        return None
+        return
     slowest, now = seconds_text(found.best_s), seconds_text(found.now_s)
     text = f"{found.binding.value} takes {slowest} of {now} a step"
-    return Ending(State.NOTHING, Remark(text, _INSTEAD[found.binding]))
+    raise Ended(State.NOTHING, Remark(text, _INSTEAD[found.binding]))
 
 
 # ------------------------------------------------------------------ make, prove
 
 
-def make(case: Case) -> Ending | None:
+def make(case: Case) -> None:
     """Rebuild it, and put the prefetcher round it."""
-    pins = True if case.pins else None
-    made = rebuild(case.loader, pin_memory=pins, workers=case.workers)
-    case.new = made.loader
-    case.feeding = DevicePrefetcher(made.loader, case.place)
-    case.note(changed=made.changed)
-    before = case.facts.workers
-    if case.workers != before:
-        text = (
-            "random transforms draw other numbers, as each worker has its own seed: "
-            f"there are {case.workers} instead of {before}; the order is the same"
-        )
-        hint = f"keep num_workers={before} to reproduce an earlier training exactly"
-        case.note(Remark(text, hint))
-    return None
+    before, load = case.facts.workers, case.report.workers.of(case.workers)
+    keeps = case.workers != before and load.starts_long
+    case.new, changed = rebuild(
+        case.loader,
+        workers=case.workers,
+        pin_memory=case.pins or case.facts.pin_memory,
+        persistent_workers=keeps or case.loader.persistent_workers,
+    )
+    case.feeding = DevicePrefetcher(case.new, case.report.device)
+    case.note(changed=changed)
 
 
-def prove_the_same(case: Case) -> Ending | None:
+def prove_the_same(case: Case) -> None:
     """Compare what old and new loader give, batch by batch, under one random state."""
-    each_s = case.batch_s + case.anatomy.tensor_bytes / _READ_BYTES_PER_S
+    each_s = case.batch_s + case.report.anatomy.tensor_bytes / _READ_BYTES_PER_S
     affordable = int(case.options.budget_s / 10 / max(each_s, 1e-9))
     found = proving.compare(
         case.loader,
@@ -399,24 +403,23 @@ def prove_the_same(case: Case) -> Ending | None:
         enough_s=case.options.budget_s / 20,
     )
     case.note(sameness=found)
-    if found.same is not False or case.options.force:
-        return None
+    if not found.difference or case.options.force:
+        return
     case.feeding = None
-    text = f"rebuilt, {case.report.name} gave other batches: {found.difference}"
+    text = f"rebuilt, {case.facts.name} gave other batches: {found.difference}"
     hint = "keep the old one; --force makes the new one all the same"
-    return Ending(State.REFUSED, Remark(text, hint))
+    raise Ended(State.REFUSED, Remark(text, hint))
 
 
-def prove_faster(case: Case) -> Ending:
+def prove_faster(case: Case) -> None:
     """Run both loops in turn, or work out what they take."""
-    rates, search, number = case.report.rates, case.report.workers, case.device or 0
-    new_load = (search and search.of(case.workers)) or case.load
+    rates, new_load = case.report.rates, case.report.workers.of(case.workers)
     step: Callable[[Any], object] | None = case.step
-    if step is None:
+    if not step:
         # As long as loading took before, it would hide that loading is faster now.
-        faster = new_load.between.median_s < case.load.between.median_s
-        used = replace(rates, load=new_load) if faster else rates
-        step = feeding.stand_in_for(used, case.runtime, number)
+        quicker = min(case.load, new_load, key=lambda each: each.between.median_s)
+        used = replace(rates, load=quicker)
+        step = feeding.stand_in_for(used, case.runtime, case.device)
         taken = records.Samples((step.seconds,))
         rates = replace(rates, step=records.Step(step.__name__, taken, synthetic=True))
         case.note(rates=rates)
@@ -431,38 +434,39 @@ def prove_faster(case: Case) -> Ending:
     )
     budget_s = case.options.budget_s
     if case.runtime.simulated:
-        known = case.load is new_load or loading.is_told_apart(case.load, new_load)
+        known = case.load == new_load or loading.is_told_apart(case.load, new_load)
         proof = proving.worked_out(old, new, known=known)
     elif case.left_s + (_PATIENCE - 1) * budget_s < _FEWEST_LOADED * case.batch_s:
-        return Ending(State.SAME, _TOO_FEW)
+        raise Ended(State.SAME, _TOO_FEW)
     else:
         proof = proving.end_to_end(
             case.trial_copy(),
-            DevicePrefetcher(clone(case.new), case.place),
+            DevicePrefetcher(clone(case.new), case.report.device),
             case.runtime,
-            device=number,
+            device=case.device,
             step=step,
             about_s=bounds.step_s(old, bounds.Way.BLOCKING),
             budget_s=max(case.left_s, budget_s / 4),
             tell=case.tell,
         )
     case.note(end_to_end=proof)
-    if case.report.bound is not None:
-        changed = case.workers != case.facts.workers
-        remedy = Remedy.EVERYTHING if changed else Remedy.PREFETCH
-        case.note(bound=bounds.after_proof(case.report.bound, proof, remedy))
-    return _ended(case, proof)
+    changed = case.workers != case.facts.workers
+    remedy = Remedy.EVERYTHING if changed else Remedy.PREFETCH
+    case.note(bound=bounds.after_proof(case.report.bound, proof, remedy))
+    _judge(case, proof)
 
 
-def _ended(case: Case, proof: records.EndToEnd) -> Ending:
+def _judge(case: Case, proof: records.EndToEnd) -> None:
     """What the proof comes to. A loader that is no faster is not kept."""
-    if proof.result.interval is None:
-        return Ending(State.SAME, _TOO_FEW)
+    if not proof.result.interval:
+        raise Ended(State.SAME, _TOO_FEW)
     faster = proof.result.verdict is Verdict.FASTER
-    if (faster and proof.result.ratio * records.WORTH_IT <= 1) or case.options.force:
-        return Ending(State.FASTER if faster else State.SAME)
+    if faster and (proof.result.ratio * records.WORTH_IT <= 1 or case.options.force):
+        return
+    if case.options.force:
+        raise Ended(State.SAME)
     case.feeding = None
-    return Ending(State.SAME, _MEASURED_NOTHING)
+    raise Ended(State.SAME, _MEASURED_NOTHING)
 
 
 # ---------------------------------------------------------------- going through
@@ -487,10 +491,11 @@ def investigate(
     loader: Any,
     options: Options,
     progress: Progress = lambda *_: None,
-    stages: Sequence[tuple[Callable[[Case], Ending | None], float, str]] = STAGES,
+    stages: Sequence[tuple[Callable[[Case], None], float, str]] = STAGES,
 ) -> Improved:
     """Go from stage to stage until one of them ends it."""
-    case, ending, before = _open(loader, options), None, 0.0
+    case, before = _open(loader, options), 0.0
+    state, reason = State.FASTER, records.NO_REMARK
     whole = sum(share for _, share, _ in stages)
     with kept(case.loader), case.undo:
         if not case.starts_nothing:
@@ -507,36 +512,55 @@ def investigate(
 
             case.tell = tell
             tell(0.0)
-            ending = run(case)
-            if ending is not None:
+            try:
+                run(case)
+            except Ended as ended:
+                state, reason = ended.state, ended.reason
                 break
             before += share
     case.batch = None
-    state, reason = ending or Ending(State.FASTER)
-    case.note(
-        *(each.remark() for each in case.limits if state is not State.REFUSED),
-        *([case.step.remark()] if case.step is not None and case.step.calls else []),
-        state=state,
-        reason=reason,
-        setting=loading.setting_of(case.runtime, case.device),
-        out=options.out if case.feeding is not None else None,
-    )
+    if state is not State.REFUSED:
+        case.note(*case.limits)
+    if case.step and case.step.calls:
+        case.note(case.step.remark())
+    case.note(state=state, reason=reason)
+    if case.feeding is not None:  # to ask it for its truth would be to ask its length
+        case.note(*_on_workers(case), out=options.out)
     return Improved(case.feeding, case.report)
 
 
 def _open(loader: Any, options: Options) -> Case:
-    step = None if options.step is None else feeding.CountedStep(options.step)
     inside = loader.loader if is_truly(loader, DevicePrefetcher) else loader
     if options.workers is not None:
         loader = inside  # it is made anew, with other workers
     facts = facts_of(inside, options.name)
-    asked = None if options.device is None else known_device(options.device)
-    runtime = open_runtime(None if asked is None else asked.type)
-    number = None if asked is None else asked.index
-    if number is None and runtime.kind != "cpu":
+    device = best_device() if options.device is None else known_device(options.device)
+    runtime, number = open_runtime(device.type), device.index
+    if number is None:
         number = runtime.current_device() or 0
-    report = LoaderReport(State.FASTER, records.Setting(runtime.kind), facts)
-    return Case(loader, options, runtime, number, report, step)
+    place = word_of(runtime.kind)
+    if place != "cpu":
+        place += f":{number}"
+    report = LoaderReport(State.FASTER, place, facts, loading.label_of(runtime))
+    case = Case(loader, options, runtime, number, report)
+    if options.step is not None:
+        case.step = feeding.CountedStep(options.step)
+    return case
+
+
+def _on_workers(case: Case) -> Iterator[Remark]:
+    """What to know of those of the new loader."""
+    before, old = case.facts.workers, case.report.rates.load
+    if case.workers != before:
+        text = (
+            "random transforms draw other numbers, as each worker has its own seed: "
+            f"there are {case.workers} instead of {before}; the order is the same"
+        )
+        hint = f"keep num_workers={before} to reproduce an earlier training exactly"
+        yield Remark(text, hint)
+    elif old.starts_long:
+        text = f"starting its workers takes {seconds_text(old.start_s)} of each epoch"
+        yield Remark(text, "persistent_workers=True keeps them")
 
 
 # ------------------------------------------------------------------ what is said

@@ -34,7 +34,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Self
 
 from gpumagic.devices import torch_private
-from gpumagic.report.introspection import attributes_of, is_truly
+from gpumagic.report.introspection import attributes_of, is_array, is_truly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -57,12 +57,13 @@ _KILLED_S = 10.0  # for being ended by the other one: a busy system takes its ti
 
 
 def batches_of(
-    loader: Any, *, patience_s: float | None = None, grace_s: float = GRACE_S
+    loader: Any, *, patience_s: float = 0.0, grace_s: float = GRACE_S
 ) -> Trial:
     """The batches of a loader, for a `with` block; its workers end with the block.
 
     They end whatever happens, Ctrl-C included, which waits while they are started
-    and ended. The loader is a clone, whose iterators and timeout are nobody's.
+    and ended. The loader is a clone, whose iterators and timeout are nobody's. As torch
+    has it, 0 is to wait for a batch however long it takes.
     """
     return Trial(loader, patience_s, grace_s)
 
@@ -73,10 +74,10 @@ class Trial:
     Workers start when the first batch is asked for.
     """
 
-    def __init__(self, loader: Any, patience_s: float | None, grace_s: float) -> None:
+    def __init__(self, loader: Any, patience_s: float, grace_s: float) -> None:
         self._loader, self._grace_s = loader, grace_s
         self._patience_s = patience_s
-        self._iterator: Any = None
+        self._iterator: Iterator[Any] = iter(())
         self._own: list[Any] = []  # what is to be ended
         self._begun = False
         self.workers: set[BaseProcess] = set()  # that were started for this trial
@@ -108,18 +109,16 @@ class Trial:
     def __next__(self) -> Any:
         if not self._begun:
             return self._first()
-        if self._iterator is None:
-            raise StopIteration
         return next(self._iterator)
 
     def _first(self) -> Any:
         # A second Ctrl-C comes through: starting may take long, or hang.
         self._begun = True
         before = processes()
-        own_s = getattr(self._loader, "timeout", None)
-        patience_s, workers = self._patience_s, getattr(self._loader, "num_workers", 0)
-        if patience_s is not None and own_s is not None and workers:
-            self._loader.timeout = min(own_s or patience_s, patience_s)
+        patience_s = self._patience_s
+        if patience_s and getattr(self._loader, "num_workers", 0):
+            own_s = self._loader.timeout or patience_s
+            self._loader.timeout = min(own_s, patience_s)
         self._interrupts.hold(patient=False)
         try:
             with without_known_warnings():
@@ -134,9 +133,8 @@ class Trial:
             self.workers |= processes() - before
 
     def _close(self) -> None:
-        if self._iterator is not None:
-            self._own.append(self._iterator)
-            self._iterator = None
+        self._own.append(self._iterator)
+        self._iterator = iter(())
         for loader, name, iterator in kept_iterators(self._loader):
             self._own.append(iterator)
             vars(loader)[name] = None  # or it would keep its workers
@@ -189,7 +187,14 @@ def close(iterators: list[Any], workers: set[BaseProcess], grace_s: float) -> No
 
     Whatever is raised meanwhile, as torch does when a worker dies, is not passed on.
     """
-    torchs = [each for iterator in iterators for each in _torchs_within(iterator)]
+    # Itself, or what it wraps.
+    parts = [(each, *getattr(each, "__dict__", {}).values()) for each in iterators]
+    torchs = [
+        each
+        for each in itertools.chain.from_iterable(parts)
+        if hasattr(type(each), "_shutdown_workers")
+    ]
+    del parts
     for each in torchs:
         _let_die(each)
     while iterators:
@@ -208,19 +213,6 @@ def close(iterators: list[Any], workers: set[BaseProcess], grace_s: float) -> No
         _pause(_POLL_S)
     _end(workers)
     _wait(helper, time.monotonic() + _TERMINATE_S)
-
-
-def _is_torchs(iterator: Any) -> bool:
-    return callable(getattr(iterator, "_shutdown_workers", None))
-
-
-def _torchs_within(iterator: Any) -> list[Any]:
-    """The iterators of torch that one consists of: itself, or what it wraps."""
-    if _is_torchs(iterator):
-        return [iterator]
-    return [
-        each for each in getattr(iterator, "__dict__", {}).values() if _is_torchs(each)
-    ]
 
 
 def _shut_down(iterators: list[Any]) -> None:
@@ -277,7 +269,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._previous: Any = None
+        self._undo = contextlib.ExitStack()
         self._holding = self._patient = False
         self._kept = 0
 
@@ -289,6 +281,7 @@ class Interrupts:
         if is_main and callable(previous):
             self._previous = previous
             signal.signal(signal.SIGINT, self._handle)
+            self._undo.callback(signal.signal, signal.SIGINT, previous)
 
     def hold(self, *, patient: bool = True) -> None:
         """Keep interrupts from now on."""
@@ -303,14 +296,13 @@ class Interrupts:
 
     def end(self) -> None:
         """The handler is what it was; an interrupt that was kept arrives now."""
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
+        self._undo.close()
         self.release()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:
             return  # a forked worker: its parent is going to end it
-        ending = frame is not None and frame.f_code is Trial.__exit__.__code__
+        ending = getattr(frame, "f_code", None) is Trial.__exit__.__code__
         if self._holding or ending:
             self._kept += 1
             if self._patient or self._kept == 1 or not self._holding:
@@ -373,8 +365,8 @@ def _of_libraries() -> Iterator[PutBack]:
     if hasattr(torch, "get_rng_state"):
         yield partial(torch.set_rng_state, torch.get_rng_state())
         further = torch_private.registered_backend(torch)
-        for kind in ("cuda", "xpu", further):
-            words: Any = getattr(torch, kind, None) if kind else None
+        for kind in filter(None, ("cuda", "xpu", further)):
+            words: Any = getattr(torch, kind, None)
             if hasattr(words, "is_initialized"):
                 yield from _of_devices(words)
 
@@ -396,8 +388,9 @@ def _of_devices(words: Any) -> Iterator[PutBack]:
 def _of_loader(loader: Any) -> Iterator[PutBack]:
     """What is to be put back of a loader, and of those within it."""
     seen: set[int] = set()
-    while (held := attributes_of(loader)) is not None and id(loader) not in seen:
+    while id(loader) not in seen:
         seen.add(id(loader))
+        held = attributes_of(loader) or {}
         for name in ("sampler", "batch_sampler"):
             yield from _of_sampler(held.get(name), seen)
         names = ("generator", "collate_fn", "worker_init_fn", "dataset")
@@ -407,9 +400,9 @@ def _of_loader(loader: Any) -> Iterator[PutBack]:
 
 def _of_sampler(sampler: Any, seen: set[int]) -> Iterator[PutBack]:
     """A sampler and those within it, each with its generators."""
-    held = attributes_of(sampler)
-    if held is None or id(sampler) in seen:
+    if id(sampler) in seen:
         return
+    held = attributes_of(sampler) or {}
     seen.add(id(sampler))
     before = dict(held)
     yield from filter(None, map(_refilling, before.values()))
@@ -430,9 +423,8 @@ def _refilling(value: Any) -> PutBack | None:
     """How to put back what is in a container, if it is one and not too large."""
     if type(value) in (list, dict, set, deque) and len(value) <= _MOST_COPIED:
         return partial(_refill, value, copy.copy(value))
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and type(value) is numpy.ndarray and value.flags.writeable:
-        return partial(numpy.copyto, value, value.copy())
+    if is_array(value) and value.flags.writeable:
+        return partial(sys.modules["numpy"].copyto, value, value.copy())
     return None
 
 
@@ -451,26 +443,18 @@ def _generators(roots: Iterable[Any], seen: set[int]) -> Iterator[PutBack]:
             continue
         seen.add(id(thing))
         left -= 1
-        put_back = _state_of(thing)
-        if put_back is not None:
-            yield put_back
+        library, name = type(thing).__module__.partition(".")[0], type(thing).__name__
+        if is_truly(thing, random.SystemRandom):
+            continue
+        if is_truly(thing, random.Random):
+            yield partial(thing.setstate, thing.getstate())
+        elif (library, name) in (("torch", "Generator"), ("numpy", "RandomState")):
+            yield partial(thing.set_state, thing.get_state())
+        elif library == "numpy" and hasattr(thing, "bit_generator"):
+            bits = thing.bit_generator
+            yield partial(setattr, bits, "state", bits.state)
         else:
             waiting.extend(_reached_from(thing))
-
-
-def _state_of(thing: Any) -> PutBack | None:
-    """How to put a random generator back; None if it is none."""
-    if is_truly(thing, random.Random):
-        if is_truly(thing, random.SystemRandom):
-            return None
-        return partial(thing.setstate, thing.getstate())
-    library, name = type(thing).__module__.partition(".")[0], type(thing).__name__
-    if (library, name) in (("torch", "Generator"), ("numpy", "RandomState")):
-        return partial(thing.set_state, thing.get_state())
-    if library == "numpy" and hasattr(thing, "bit_generator"):
-        bits = thing.bit_generator
-        return partial(setattr, bits, "state", bits.state)
-    return None
 
 
 def _reached_from(thing: Any) -> Iterable[Any]:

@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,10 +29,10 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import GpuMagicError
 from gpumagic.pin_loader.answer_watch import WatchReport
-from gpumagic.pin_loader.load import setting_of
+from gpumagic.pin_loader.load import label_of
 from gpumagic.pin_loader.records import CopyLine, DataWait, Remark, Samples
 from gpumagic.report.introspection import attributes_of
-from gpumagic.report.places import Places, code_line
+from gpumagic.report.places import CodeLine, Places, code_line
 from gpumagic.report.units import bytes_text, seconds_text, shortened
 
 if TYPE_CHECKING:
@@ -41,11 +41,12 @@ if TYPE_CHECKING:
     from gpumagic.devices.around_cell import Ended
     from gpumagic.devices.copy_watch import SeenCopy
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.report.places import CodeLine, PlaceMark
+    from gpumagic.report.places import PlaceMark
 
 _LEAST_SHARE = 0.05  # of all bytes; what is less is not worth a change
 _NOT_BLOCKING = "`.to(device, non_blocking=True)`"
 _LONGEST = 80
+_NO_LINE = CodeLine("another thread")
 
 
 class WatchRun:
@@ -68,6 +69,7 @@ class WatchRun:
         self.late_error: BaseException | None = None
         self._names = names
         self._seen = _Watchers()
+        self._ended: Ended
         self._around = AroundCell(
             open_runtime,
             [self._seen],
@@ -75,7 +77,6 @@ class WatchRun:
             after_swap=lambda: open_runtime() if simulated_box() else CpuRuntime(),
             waits_after_error=False,
         )
-        self._ended: Ended | None = None
 
     def begin(self) -> None:
         """Wait until all devices are idle, and look on from now on."""
@@ -89,19 +90,14 @@ class WatchRun:
     def report(self) -> WatchReport:
         """What was seen, once it has ended."""
         ended, seen, names = self._ended, self._seen, self._names()
-        if ended is None:
-            raise RuntimeError("this run has not ended")
         loaders = [each for each in seen.loaders if each.waits]
-        device = None
-        with suppress(RuntimeError):  # a device in error answers nothing any more
-            device = ended.found.current_device()
         return WatchReport(
-            setting=setting_of(ended.found, device),
+            label=label_of(ended.found),
             elapsed_s=ended.elapsed_s,
             host_s=ended.host_s,
             copies=copy_lines(seen.copies),
             waits=loop_waits(loaders, names),
-            failed=ended.failed,
+            failed=ended.failed or "",
             remarks=(*copy_remarks(seen.copies, loaders, names), *seen.remarks),
         )
 
@@ -114,21 +110,20 @@ class _Watchers(Observer):
         self.loaders: list[SeenLoader] = []
         self.remarks: list[Remark] = []  # what could not be looked at
         self._watching = ExitStack()
-        self._saw_torch = False
+        self._torch: Any = None
 
     def start(self, runtime: Runtime) -> None:
         """Look on from now on."""
-        torch = loaded_torch()
-        if torch is None:
+        self._torch = torch = loaded_torch()
+        if not torch:
             return
-        self._saw_torch = True
         enter = self._watching.enter_context
         try:
             self.loaders = enter(waits_watched(torch))
             if runtime.kind != CpuRuntime.kind:
                 self.copies = enter(copies_watched(torch, runtime.kind))
         except GpuMagicError as error:
-            self.remarks.append(Remark(error.problem, error.hint or ""))
+            self.remarks.append(Remark(error.problem, error.hint))
 
     def all_idle(self, unwaited: str | None) -> None:  # noqa: ARG002 -- as far as it got
         """Look on no more: what follows is ours."""
@@ -136,7 +131,7 @@ class _Watchers(Observer):
 
     def look_after(self, runtime: Runtime, *, idle: bool) -> None:  # noqa: ARG002
         """Note a torch that was there too late to be watched."""
-        if not self._saw_torch and loaded_torch() is not None:
+        if not self._torch and loaded_torch():
             text = "this cell itself has imported torch: nobody looked on"
             self.remarks.append(Remark(text, "run the cell again"))
 
@@ -151,9 +146,9 @@ def copy_lines(copies: Iterable[SeenCopy]) -> tuple[CopyLine, ...]:
     by_mark: dict[PlaceMark | None, list[SeenCopy]] = defaultdict(list)
     for each in copies:
         by_mark[each.mark].append(each)
-    by_line: dict[CodeLine | None, list[SeenCopy]] = defaultdict(list)
+    by_line: dict[CodeLine, list[SeenCopy]] = defaultdict(list)
     for mark, found in by_mark.items():
-        by_line[code_line(mark)] += found
+        by_line[code_line(mark) or _NO_LINE] += found
     lines = (
         CopyLine(
             line=line,
@@ -182,39 +177,52 @@ def copy_remarks(
     least = sum(each.nbytes for each in in_loop) * _LEAST_SHARE
     slow = [each for each in in_loop if not (each.pinned and each.non_blocking)]
     lines = [line for line in copy_lines(slow) if line.nbytes >= least]
-    return [_remark(line, loaders, names) for line in lines[:3]]
+    by_mark = {each.mark: each.at_ns for each in slow}
+    last_ns = {code_line(mark) or _NO_LINE: at for mark, at in by_mark.items()}
+    return [
+        _remark(line, _feeding(loaders, last_ns[line.line]), names)
+        for line in lines[:3]
+    ]
+
+
+def _feeding(loaders: Sequence[SeenLoader], at_ns: int) -> Sequence[SeenLoader]:
+    """The loader that had given a batch last, if there is one."""
+
+    def gave_ns(loader: SeenLoader) -> int:
+        moments = (each.ended_ns for each in loader.waits if each.ended_ns <= at_ns)
+        return max(moments, default=0)
+
+    return sorted(loaders, key=gave_ns)[-1:]
 
 
 def _remark(
-    line: CopyLine, loaders: Sequence[SeenLoader], names: Mapping[str, object]
+    line: CopyLine, fed_by: Sequence[SeenLoader], names: Mapping[str, object]
 ) -> Remark:
-    where = "a thread without any code of yours"
-    if line.line is not None:
-        source = shortened(line.line.source or "its source is gone", _LONGEST)
-        where = f"{line.line.where}, `{source}`,"
-    memory = "pageable" if line.pageable_bytes else "pinned"
-    waits = " and waits for it" if line.blocking else ""
+    where = line.line.where
+    if line.line.source:
+        where += f", `{shortened(line.line.source, _LONGEST)}`,"
     held = f"which held the host for {seconds_text(line.held_s)}"
-    text = (
-        f"{where} copies {bytes_text(line.nbytes)} from {memory} memory{waits}, {held}"
-    )
-    steps = [f"write {_NOT_BLOCKING}"] if line.blocking else []
+    copies = f"{where} copies {bytes_text(line.nbytes)} from {line.memory} memory"
+    steps = []
     if line.pageable_bytes:
-        steps.insert(0, _pinning(loaders, names))
+        steps.append(_pinning(fed_by, names))
     if not line.blocking:
-        text += ": non_blocking=True gains nothing there"
-    return Remark(text, "; then ".join(steps))
+        text = f"{copies}, {held}: non_blocking=True gains nothing there"
+        return Remark(text, "".join(steps))
+    steps.append(f"write {_NOT_BLOCKING}")
+    return Remark(f"{copies} and waits for it, {held}", "; then ".join(steps))
 
 
-def _pinning(loaders: Sequence[SeenLoader], names: Mapping[str, object]) -> str:
-    if not loaders:
-        return "pin it where it is made: pin_memory=True, or x.pin_memory() once"
-    name = (name_of(loaders[0], names) if len(loaders) == 1 else None) or "NAME"
-    if all(each.pin_memory for each in loaders):
-        return (
-            f"%pin_loader {name} --diagnose says which tensors are not pinned, and why"
-        )
-    return f"let the loader pin: pin_memory=True, or %pin_loader {name}"
+def _pinning(fed_by: Sequence[SeenLoader], names: Mapping[str, object]) -> str:
+    for loader in fed_by:
+        name = name_of(loader, names) or "NAME"
+        if loader.pin_memory:
+            return (
+                f"%pin_loader {name} --diagnose says which tensors are not pinned, "
+                "and why"
+            )
+        return f"let the loader pin: pin_memory=True, or %pin_loader {name}"
+    return "pin it where it is made: pin_memory=True, or x.pin_memory() once"
 
 
 # The base of the iterators has no public name, and nothing else sees every batch.
@@ -235,8 +243,8 @@ class SeenLoader:
 
     loader: Callable[[], Any]  # answers with None when it is gone
     title: str  # its class and that of its dataset
-    workers: int | None = None
-    pin_memory: bool | None = None
+    workers: int = 0
+    pin_memory: bool = False
     waits: list[Wait] = field(default_factory=list)
 
 
@@ -248,8 +256,8 @@ def waits_watched(torch: Any) -> Iterator[list[SeenLoader]]:
     what a loader fetches of another while it makes a batch itself.
     """
     loaders = torch.utils.data.dataloader
-    iterators = getattr(loaders, _ITERATOR, None)
-    if iterators is None or "__next__" not in vars(iterators):
+    iterators = getattr(loaders, _ITERATOR, object)
+    if "__next__" not in vars(iterators):
         raise GpuMagicError(
             "waits for data cannot be seen: the loaders of this torch are others",
             "everything else in this report holds",
@@ -290,8 +298,12 @@ class _Watch:
             began = time.perf_counter()
             iterator = start(loader)
             self._starts_s[iterator] = time.perf_counter() - began
-            if iterator not in self._known:
-                self._know(iterator, loader)
+            known = [each for each in self.seen if each.loader() is loader]
+            if not known:
+                name = type(loader).__name__
+                known.append(self._noted(weakref.ref(loader), iterator, name))
+                known[0].pin_memory = loader.pin_memory
+            self._known[iterator] = known[0]
             return iterator
 
         return iterator_of
@@ -311,7 +323,8 @@ class _Watch:
                 ended_ns = time.perf_counter_ns()
                 self._inside = False
             if iterator not in self._known:  # it was made before the block
-                self._know(iterator, None)
+                gone = self._noted(lambda: None, iterator, "DataLoader")
+                self._known[iterator] = gone
             wait_s = (ended_ns - began_ns) / 1e9 + self._starts_s.pop(iterator, 0.0)
             wait = Wait(self._places.here(2), wait_s, ended_ns)
             self._known[iterator].waits.append(wait)
@@ -322,20 +335,11 @@ class _Watch:
     def _leaves_alone(self) -> bool:
         return self._over or self._inside or threading.get_ident() != self._thread
 
-    def _know(self, iterator: Any, loader: Any) -> None:
-        for each in self.seen:
-            if loader is not None and each.loader() is loader:
-                self._known[iterator] = each
-                return
-        dataset = getattr(iterator, "_dataset", None)
-        name = "DataLoader" if loader is None else type(loader).__name__
-        self._known[iterator] = SeenLoader(
-            loader=(lambda: None) if loader is None else weakref.ref(loader),
-            title=name if dataset is None else f"{name} of {type(dataset).__name__}",
-            workers=getattr(iterator, "_num_workers", None),
-            pin_memory=getattr(loader, "pin_memory", None),
-        )
-        self.seen.append(self._known[iterator])
+    def _noted(self, loader: Callable[[], Any], iterator: Any, name: str) -> SeenLoader:
+        dataset = type(getattr(iterator, "_dataset", None)).__name__
+        workers = getattr(iterator, "_num_workers", 0)
+        self.seen.append(SeenLoader(loader, f"{name} of {dataset}", workers))
+        return self.seen[-1]
 
 
 def _put(
@@ -362,10 +366,10 @@ def loop_waits(
     """One for each loop, in the order in which they began."""
     found = []
     for loader in loaders:
-        by_line: dict[CodeLine | None, list[float]] = defaultdict(list)
+        by_line: dict[CodeLine, list[float]] = defaultdict(list)
         lines = {mark: code_line(mark) for mark in {each.mark for each in loader.waits}}
         for wait in loader.waits:
-            by_line[lines[wait.mark]].append(wait.wait_s)
+            by_line[lines[wait.mark] or _NO_LINE].append(wait.wait_s)
         name = name_of(loader, names) or loader.title
         found += [
             DataWait(name, line, Samples(tuple(waits)), loader.workers)
@@ -374,14 +378,15 @@ def loop_waits(
     return tuple(found)
 
 
-def name_of(loader: SeenLoader, names: Mapping[str, object]) -> str | None:
+def name_of(loader: SeenLoader, names: Mapping[str, object]) -> str:
     """What the notebook calls a loader, or else what it calls something round it."""
     found = loader.loader()
-    known = {name: value for name, value in names.items() if not name.startswith("_")}
     if found is None:
-        return None
+        return ""
+    known = {name: value for name, value in names.items() if not name.startswith("_")}
     called = [name for name, value in known.items() if value is found]
     for name, value in known.items():  # what gives batches, and has it as an attribute
-        parts = attributes_of(value) if hasattr(type(value), "__iter__") else None
-        called += [name for part in (parts or {}).values() if part is found]
-    return next(iter(called), None)
+        if hasattr(type(value), "__iter__"):
+            parts = attributes_of(value) or {}
+            called += [name for part in parts.values() if part is found]
+    return next(iter(called), "")

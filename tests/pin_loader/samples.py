@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumagic.pin_loader import records
-from gpumagic.pin_loader.anatomy import Demand, Memory, limits_of
+from gpumagic.pin_loader.anatomy import Memory, limits_of, needed_bytes
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.bound import bound_of
@@ -17,8 +17,6 @@ from gpumagic.report.robust import verdict_of
 
 MS = 1e-3
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-
-H100 = records.Setting("cuda", device=0)
 
 LOADER = records.LoaderFacts("train_dl", length=1251, workers=4, prefetch_factor=2)
 IMAGES, LABELS = 256 * 3 * 224 * 224 * 4, 256 * 8
@@ -40,7 +38,7 @@ def about(ms):
 
 def loading(batch_ms, workers=4, cost=None, start_s=0.4):
     """Loading with so many workers; its cost as one thread has it."""
-    cpu_s, waited_s = cost or (None, None)
+    cpu_s, waited_s = cost or (0.0, 0.0)
     share_s = start_s / 1251 if workers else 0.0
     return records.Loading(about(batch_ms), workers, start_s, share_s, cpu_s, waited_s)
 
@@ -96,7 +94,8 @@ SMALL = replace(STOOD_IN, copies=copies(0.9, 0.3), pin_copy=about(0.5), nbytes=9
 SLOW = replace(SMALL, load=loading(24.3))
 
 ROOM = {Memory.AVAILABLE: 200 * GIB, Memory.SHM: 100 * GIB}
-FITTING = tuple(each.remark() for each in limits_of(Demand(PAIR, 4), ROOM))
+NEEDED = needed_bytes(PAIR, 4, 2, pinned=True)
+FITTING = tuple(remark for remark, _ in limits_of(NEEDED, ROOM))
 SAME = records.Sameness(8, same=True)
 
 
@@ -115,7 +114,7 @@ def proof(pairs=10, before_ms=26.4, times=1.84, **given):
 
 DIAGNOSED = LoaderReport(
     records.State.DIAGNOSED,
-    H100,
+    "cuda:0",
     LOADER,
     anatomy=PAIR,
     remarks=FITTING,
@@ -167,7 +166,7 @@ SHORT_EPOCHS = replace(
 DIFFERENT = replace(
     FASTER,
     state=records.State.REFUSED,
-    out=None,
+    out="",
     end_to_end=None,
     sameness=records.Sameness(
         3, same=False, difference="batch 3: batch[0]: other values"
@@ -199,7 +198,7 @@ PAGEABLE_REMARK = records.Remark(
     "%pin_loader train_dl, then x.to(device, non_blocking=True)",
 )
 WATCHED = WatchReport(
-    H100,
+    "",
     elapsed_s=4.31,
     host_s=4.31,
     copies=(

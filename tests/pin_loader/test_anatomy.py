@@ -17,10 +17,10 @@ from torch.utils.data._utils import pin_memory as torch_pinning  # noqa: E402
 
 from gpumagic.devices.cpu import CpuRuntime  # noqa: E402
 from gpumagic.pin_loader.anatomy import (  # noqa: E402
-    Demand,
     Memory,
     anatomy_of,
     limits_of,
+    needed_bytes,
     passed_through_by,
 )
 from gpumagic.pin_loader.batch import parts_of  # noqa: E402
@@ -150,22 +150,19 @@ def reached(thing):
         return [thing.pinned]
     if isinstance(thing, (str, int)):
         return []
-    parts = parts_of(thing)
-    values = list(thing) if parts is None else parts.values
-    return [each for part in values for each in reached(part)]
+    return [each for part in parts_of(thing).values for each in reached(part)]
 
 
 def foretold(thing, above=()):
     """The same, as it is said of a batch."""
     if isinstance(thing, Tensor):
-        return [passed_through_by(above) is None]
+        return [not passed_through_by(above)]
     if isinstance(thing, (str, int)):
         return []
-    if isinstance(thing, PinsItself) and passed_through_by(above) is None:
+    if isinstance(thing, PinsItself) and not passed_through_by(above):
         return reached(thing.pin_memory())
-    parts = parts_of(thing)
-    values = list(thing) if parts is None else parts.values
-    return [each for part in values for each in foretold(part, (*above, thing))]
+    above = (*above, thing)
+    return [each for part in parts_of(thing).values for each in foretold(part, above)]
 
 
 @settings(deadline=None, max_examples=150)
@@ -180,27 +177,26 @@ def test_what_is_said_of_the_pinner_is_what_it_does(batch):
 MIB = 1 << 20
 LEAF = Leaf("batch", nbytes=3 * MIB, pinned=Pinned.PAGEABLE)
 BATCH = Anatomy((LEAF,), locked_bytes=4 * MIB)
-PLENTY = {Memory.AVAILABLE: 1 << 60, Memory.SHM: 1 << 60}
 
 
 def test_it_counts_all_batches_that_can_be_under_way():
     """Those of the workers, the one in hand, and the one copied ahead."""
-    wanted = Demand(BATCH, workers=3, prefetch_factor=2)
+    needed = needed_bytes(BATCH, 3, 2, pinned=True)
     batches = 3 * 2 + 1 + 1
 
-    assert wanted.needs(Memory.SHM) == batches * 3 * MIB
-    assert wanted.needs(Memory.AVAILABLE) == batches * (3 + 4) * MIB
-    assert Demand(BATCH, workers=0, pinned=False).needs(Memory.AVAILABLE) == 0
+    assert needed[Memory.SHM] == batches * 3 * MIB
+    assert needed[Memory.AVAILABLE] == batches * (3 + 4) * MIB
+    assert set(needed_bytes(BATCH, 0, 2, pinned=False).values()) == {0}
 
 
 @pytest.mark.parametrize("share", [0.19, 0.21, 0.49, 0.51])
 @pytest.mark.parametrize("kind", list(Memory))
 def test_it_warns_over_a_fifth_and_refuses_over_a_half(kind, share):
     """Of each kind of memory alike."""
-    wanted = Demand(BATCH, 2)
-    room = {**PLENTY, kind: round(wanted.needs(kind) / share)}
+    needed = needed_bytes(BATCH, 2, 2, pinned=True)
+    room = {kind: round(needed[kind] / share)}
 
-    (limit,) = [each for each in limits_of(wanted, room) if each.kind is kind]
+    ((remark, too_much),) = limits_of(needed, room)
 
-    assert bool(limit.hint) is (share > 0.2)
-    assert limit.refuses is (share > 0.5)
+    assert bool(remark.hint) is (share > 0.2)
+    assert too_much is (share > 0.5)

@@ -89,7 +89,7 @@ def test_workers_are_judged_by_what_was_measured():
     assert more.gain(Remedy.WORKERS).workers == 4
     assert none.gain(Remedy.WORKERS).workers == 0
     assert steps_of(none)[Remedy.WORKERS] == 6  # one thread loads, then copies
-    assert same.gain(Remedy.WORKERS) is None
+    assert same.gain(Remedy.WORKERS).times == 1
     assert steps_of(more)[Remedy.PREFETCH] == 20
 
 

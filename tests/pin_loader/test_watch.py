@@ -154,7 +154,7 @@ def test_no_loader_is_kept_alive():
     gc.collect()
 
     assert [each() for each in gone] == [None, None]
-    assert name_of(seen[0], {}) is None
+    assert name_of(seen[0], {}) == ""
 
 
 def ended(run, error=None):
@@ -176,7 +176,6 @@ def test_on_the_cpu_waits_are_told_and_nothing_is_copied():
     assert (wait.loader, len(wait.waits.seconds)) == ("train_dl", 3)
     assert report.copies == ()
     assert report.elapsed_s == report.host_s > wait.total_s
-    assert report.setting.kind == "cpu"
 
 
 @pytest.fixture

@@ -16,8 +16,9 @@ from gpumagic.pin_loader import DevicePrefetcher, anatomy, diagnose, improve, lo
 from gpumagic.pin_loader.answer_loader import LoaderReport
 from gpumagic.pin_loader.answer_watch import WatchReport
 from gpumagic.pin_loader.feed import measure_feed
-from gpumagic.pin_loader.records import Loading, Remedy, Samples, State
+from gpumagic.pin_loader.records import WORTH_IT, Loading, Remedy, Samples, State
 from gpumagic.pin_loader.trial import kept
+from tests.pin_loader.kinds import Stream
 
 BUDGET = "--budget 2s"
 IMAGES = TensorDataset(torch.rand(256, 3, 64, 64), torch.arange(256))
@@ -66,9 +67,9 @@ def test_a_loader_that_holds_the_gpu_up_is_fixed(shell):
     fed = shell.user_ns["train_dl_pinned"]
     assert isinstance(report, LoaderReport)
     assert (report.state, report.out) == (State.FASTER, "train_dl_pinned")
-    assert report.setting.label
+    assert report.label
     assert report.sameness.same
-    assert report.end_to_end is not None
+    assert report.end_to_end
     assert isinstance(fed, DevicePrefetcher)
     assert [x.device.type for x, _ in fed] == ["sim"] * 4
     assert dict(vars(shell.user_ns["train_dl"])) == before
@@ -82,9 +83,9 @@ def test_nothing_to_win_is_an_answer(shell):
     report = run(shell, f"%pin_loader train_dl --step step {BUDGET} -o -q")
 
     assert report.state is State.NOTHING
-    assert report.out is None
+    assert report.out == ""
     assert "train_dl_pinned" not in shell.user_ns
-    assert report.bound.best is None
+    assert report.bound.times(*Remedy) < WORTH_IT
     assert not report.rates.step.synthetic
 
 
@@ -178,9 +179,18 @@ def test_memory_of_the_device_is_given_back():
 
     made = improve(DataLoader(IMAGES, 64), name="dl", budget_s=30.0, force=True)
 
-    assert made.report.end_to_end is not None
+    assert made.report.end_to_end
     assert (torch.sim.memory_reserved(), torch.sim.memory_allocated()) == before
     assert mine.device.type == "sim"
+
+
+@pytest.mark.usefixtures("box")
+def test_a_loader_without_a_length_is_improved():
+    """Nothing asks the new one how long it is: that raises."""
+    made = improve(DataLoader(Stream(400), 16), out="new", budget_s=2.0, force=True)
+
+    assert made.report.out == "new"
+    assert sum(len(batch) for batch in made.loader) == 400
 
 
 @pytest.fixture
