@@ -87,7 +87,7 @@ class Looking:
             }
         if runtime.kind not in KINDS_OF_THE_DRIVER:
             return {}
-        shown = self._driver().visible_devices() or ()
+        shown = self._driver().visible_devices()
         return {
             number: DeviceNow("", None, use.used_bytes, use.total_bytes, use.busy_share)
             for number, use in self._reader.uses(shown).items()
@@ -147,7 +147,7 @@ def loads(driver: Driver, runtime: Runtime) -> dict[int, GpuLoad]:
     """The loads of the devices in use, by device number."""
     if runtime.kind not in KINDS_OF_THE_DRIVER or not runtime.started():
         return {}
-    shown, known = driver.visible_devices() or (), driver.loads()
+    shown, known = driver.visible_devices(), driver.loads()
     in_use = (each for each in runtime.devices_in_use() if each < len(shown))
     found = ((device, _load_of(shown[device], known)) for device in in_use)
     return {device: load for device, load in found if load is not None}

@@ -115,13 +115,13 @@ class NvidiaDriver:
             self._initialised_in_pid = os.getpid()
         return started
 
-    def visible_devices(self) -> tuple[VisibleDevice, ...] | None:
-        """What CUDA shows this process, cuda:0 first; None before it has started."""
+    def visible_devices(self) -> tuple[VisibleDevice, ...]:
+        """What CUDA shows this process, cuda:0 first; empty before it has started."""
         from gpumagic.devices.protocols import VisibleDevice
 
         library = self._start.library()
         if library is None or not self.cuda_started():
-            return None
+            return ()
         return tuple(VisibleDevice(**each) for each in identities(library))
 
     def loads(self) -> tuple[GpuLoad, ...]:
@@ -132,7 +132,7 @@ class NvidiaDriver:
         """
         from gpumagic.devices import nvml
 
-        shown = self.visible_devices() or ()
+        shown = self.visible_devices()
         if not shown:
             return ()
         self._loads = self._loads or nvml.LoadReader()

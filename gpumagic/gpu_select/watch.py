@@ -43,7 +43,22 @@ def torch_look(*, found: bool = False, in_vain: bool = False) -> TorchLook:
     return TorchLook.NONE
 
 
-class Watcher:
+class Witness:
+    """Who has watched this process since the extension was loaded: here nobody."""
+
+    def start(self) -> Start | None:
+        """Who started CUDA, or looked for GPUs in vain; None if nobody has."""
+        return None
+
+    def torch_look(self) -> TorchLook:
+        """Whether torch has looked for GPUs; imports and starts nothing."""
+        return torch_look()
+
+
+NOBODY = Witness()
+
+
+class Watcher(Witness):
     """Knows who started CUDA in this process, if that was after `install`.
 
     Args:

@@ -11,6 +11,7 @@ from gpumagic.devices.protocols import (
     MigSlice,
 )
 from gpumagic.gpu_select.free import NotEnough, freest
+from gpumagic.gpu_select.machine import places
 from gpumagic.gpu_select.request import read
 
 GIB = 2**30
@@ -67,9 +68,9 @@ def choose(inventory, *, allowed=None, claimed=None, pick=min, **options):
     return freest(
         read("free", **options),
         inventory,
-        allowed=allowed,
+        allowed=places(inventory) if allowed is None else allowed,
         claimed=claimed or {},
-        pick=lambda equals: pick(equals, key=lambda each: each.place.gpu.index),
+        pick=lambda equals: pick(equals, key=lambda each: each.gpu.index),
     )
 
 

@@ -45,7 +45,7 @@ def test_three_words_name_no_gpu_themselves(kind):
         ("fre", "'fre' names no GPU", "did you mean free?"),
         ("GPU-", "names no GPU", "type a number"),
         ("", "no GPU is named", "type %gpu_select none"),
-        (None, "None names no GPU", "type %gpu_select none"),
+        (None, "no GPU is named", "type %gpu_select none"),
         ("3-0", "names no GPUs", "lower number first"),
         ("0-99999", "names no GPUs", "one by one"),
         ("none,1", "'none' cannot stand among", "%gpu_select none alone"),

@@ -36,9 +36,9 @@ def choice(words):
         after = ask()
         too_late = typed("%gpu_select 0")
         return dict(
-            predicted=by_rank(chosen, "predicted"), certain=chosen.certain,
+            predicted=by_rank(chosen, "predicted"), before=chosen.evidence.name,
             seen=seen, shown=by_rank(after, "actual"), verdict=after.verdict.name,
-            confirmed=after.confirmed, late=too_late, title=typed("%gpu_select"),
+            evidence=after.evidence.name, late=too_late, title=typed("%gpu_select"),
             doctor=typed("%gpu_doctor"), mask=os.environ.get("CUDA_VISIBLE_DEVICES"),
         )
     return made
@@ -54,11 +54,11 @@ def made(choices, scenario=None, **variables):
 def assert_true(of):
     """What was predicted is what torch sees, in its order, and what is then shown."""
     bare = [each.removeprefix("GPU-").removeprefix("MIG-") for each in of["predicted"]]
-    assert of["certain"]
+    assert of["before"] == "PREDICTED"
     assert of["seen"] == bare
     if bare:
         assert of["shown"] == of["predicted"]
-        assert (of["verdict"], of["confirmed"]) == ("FIXED", True)
+        assert (of["verdict"], of["evidence"]) == ("FIXED", "CONFIRMED")
         assert_doctor_agrees(of)
 
 
