@@ -183,9 +183,6 @@ def _notes(report: SelectReport) -> Iterator[Note]:
         report.remarks, key=lambda each: _MOST_SEVERE_FIRST.index(each.kind)
     ):
         yield Note(remark.kind, remark.text, remark.next_step)
-    if report.evidence is Evidence.UNCERTAIN and report.rows:
-        text = "the prediction is not certain: drivers may read the variables otherwise"
-        yield Note("note", text)
     late = report.verdict is Verdict.FIXED and report.action is Action.STATUS
     if late and report.way_out and not differing:
         yield Note("note", "another choice takes a new start", report.way_out)
@@ -207,7 +204,10 @@ def gpus_table(report: SelectReport) -> Table:
         "Model": [row.name for row in rows],
         "Memory free": [_memory(row, alike=len(sizes) == 1) for row in rows],
         "Busy": [share_text(row.utilisation_share) for row in rows],
-        "Processes": [_count(row.process_count) for row in rows],
+        "Processes": [
+            None if row.process_count is None else str(row.process_count)
+            for row in rows
+        ],
     }
     if len(models) == 1:
         del columns["Model"]
@@ -287,10 +287,6 @@ def _caption(
     alike = [name for name in models if name and len(models) == 1]
     alike += [f"{bytes_text(x)}{each}" for x in sizes if x and len(sizes) == 1]
     return ": ".join(filter(None, (there, ", ".join(alike))))
-
-
-def _count(count: int | None) -> str | None:
-    return None if count is None else str(count)
 
 
 def _memory(row: Row, *, alike: bool) -> Meter | None:

@@ -125,7 +125,7 @@ class SelectMagics(GpuMagics):
         return _request(self.read(self.gpu_select, line))
 
     def _answer(self, options: argparse.Namespace) -> SelectReport:
-        if options.simulate is not None:
+        if options.simulate:
             self.notebook.simulate(options.simulate)
         if not options.what:
             _require_nothing_else(options)

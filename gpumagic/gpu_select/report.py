@@ -80,7 +80,7 @@ class Start(Record):
 
     cell: int | None = None  # In[cell]
     line: int | None = None  # of that cell
-    by: str | None = None  # "torch.cuda.is_available()", "import kornia"
+    by: str = ""  # "torch.cuda.is_available()", "import kornia"
 
     def __str__(self) -> str:
         known = {"in In[{}]": self.cell, "line {}": self.line, "by {}": self.by}
