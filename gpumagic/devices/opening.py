@@ -38,15 +38,16 @@ def open_runtime(kind: str | None = None, *, torch: Any = None) -> Runtime:
     if kind == "cpu":
         return CpuRuntime()
     torch = torch or import_torch()
-    if kind is None:
+    if not kind:
         return _best(torch)
     wanted = SIMULATED if kind == word_of(SIMULATED) else kind
-    reasons = {each.kind: each.why_not(torch) for each in candidates(torch)}
-    for each in candidates(torch):
-        if each.kind == wanted and reasons[wanted] is None:
+    there = candidates(torch)
+    reasons = {each.kind: each.why_not(torch) for each in there}
+    for each in there:
+        if each.kind == wanted and not reasons[wanted]:
             return each.open(torch)
     found = "; ".join(f"{word}: {why or 'there'}" for word, why in reasons.items())
-    usable = ", ".join(word for word, why in reasons.items() if why is None)
+    usable = ", ".join(word for word, why in reasons.items() if not why)
     hint = "" if wanted in reasons else did_you_mean(wanted, reasons)
     raise DeviceError(
         f"no device {kind!r} to use here ({found})",
@@ -71,7 +72,7 @@ def best_device(torch: Any = None) -> Any:
 
 def candidates(torch: Any) -> tuple[Candidate, ...]:
     """Every kind of device that this torch knows of, best first."""
-    registered = torch_private.registered_backend(torch)
+    further = {torch_private.registered_backend(torch)} - {None, SIMULATED}
     not_on = None if simulated_box() else f"not switched on: {SWITCH_ON}"
     return (
         # NVIDIA's, and AMD's under ROCm: what nearly everyone has.
@@ -83,7 +84,7 @@ def candidates(torch: Any) -> tuple[Candidate, ...]:
         Candidate(SIMULATED, lambda _: not_on, SimulatedRuntime),
         # Whatever an extension has registered: after torch's own, as it may be
         # there only to try something out.
-        *(() if registered in (None, SIMULATED) else (_accelerator(str(registered)),)),
+        *(_accelerator(str(kind)) for kind in further),
         # Always there, so it ends the search.
         Candidate("cpu", lambda _: None, lambda _: CpuRuntime()),
     )
@@ -100,9 +101,9 @@ def _accelerator(kind: str) -> Candidate:
 
 
 def _best(torch: Any) -> Runtime:
-    if simulated_box() is not None:
+    if simulated_box():
         return SimulatedRuntime(torch)  # nobody has it on without wanting it
-    usable = [x.open(torch) for x in candidates(torch) if x.why_not(torch) is None]
+    usable = [x.open(torch) for x in candidates(torch) if not x.why_not(torch)]
     # The CPU counts as started whatever is there: it is only the last resort.
     return next((each for each in usable[:-1] if each.started()), usable[0])
 
