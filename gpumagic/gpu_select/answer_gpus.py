@@ -177,7 +177,7 @@ def _notes(report: SelectReport) -> Iterator[Note]:
             "problem",
             "the driver shows otherwise than the variables say now "
             f"({count_text(differing, 'row')} above): this process uses what it shows",
-            report.way_out or "restart the kernel",
+            report.way_out,
         )
     for remark in sorted(
         report.remarks, key=lambda each: _MOST_SEVERE_FIRST.index(each.kind)
@@ -185,7 +185,7 @@ def _notes(report: SelectReport) -> Iterator[Note]:
         yield Note(remark.kind, remark.text, remark.next_step)
     late = report.verdict is Verdict.FIXED and report.action is Action.STATUS
     if late and report.way_out and not differing:
-        yield Note("note", "another choice takes a new start", report.way_out)
+        yield Note("note", "it takes a new start to choose again", report.way_out)
 
 
 # ---------------------------------------------------------------- which GPU is which
@@ -196,7 +196,8 @@ def gpus_table(report: SelectReport) -> Table:
     from gpumagic.drawing import Column, Table
 
     rows = _sorted(report)
-    models, sizes = {row.name for row in rows}, {row.memory_total_bytes for row in rows}
+    models = {row.name for row in rows if row.name}
+    sizes = {row.memory_total_bytes for row in rows if row.memory_total_bytes}
     heading = _HEADINGS.get(report.evidence, "Predicted")
     columns: dict[str, Sequence[Cell]] = {
         heading: [_rank(row, report) for row in rows],
@@ -209,7 +210,7 @@ def gpus_table(report: SelectReport) -> Table:
             for row in rows
         ],
     }
-    if len(models) == 1:
+    if len(models) < 2:
         del columns["Model"]
     numbers = {"Busy", "Processes", "GPU"}
     if any(row.is_slice for row in rows):
@@ -273,19 +274,19 @@ def _rank(row: Row, report: SelectReport) -> Cell:
     )
     if shown == predicted:
         return shown
-    return Badge(f"{shown}, predicted {predicted}", "problem")
+    return Badge(f"{shown} (variables: {predicted})", "problem")
 
 
-def _caption(
-    rows: Sequence[Row], models: set[str | None], sizes: set[int | None]
-) -> str:
+def _caption(rows: Sequence[Row], models: set[str], sizes: set[int]) -> str:
     """How many there are, and what they have in common."""
     slices = sum(row.is_slice for row in rows)
     counts = [(len(rows) - slices, "GPU"), (slices, "MIG slice")]
     there = " and ".join(count_text(count, noun) for count, noun in counts if count)
     each = " each" if len(rows) > 1 else ""
-    alike = [name for name in models if name and len(models) == 1]
-    alike += [f"{bytes_text(x)}{each}" for x in sizes if x and len(sizes) == 1]
+    alike = [name for name in models if len(models) == 1]
+    alike += [f"{bytes_text(size)}{each}" for size in sizes if len(sizes) == 1]
+    if alike and not all(row.name for row in rows):
+        alike.append("where known")
     return ": ".join(filter(None, (there, ", ".join(alike))))
 
 

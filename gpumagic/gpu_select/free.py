@@ -175,11 +175,13 @@ def _not_enough(
     ways = [way for each in against.values() for more in each.values() for way in more]
     if found:
         ways.insert(0, f"-n {found} for what there is")
-    ways = ways or ["%gpu_select without a word to see what there is"]
+    hint = "type %gpu_select without a word to see what there is"
+    if ways:
+        hint = f"add {listed(list(dict.fromkeys(ways)), ' or ')}"
     return NotEnough(
         f"{count_text(request.count, 'GPU')} asked for, {found or 'none'} free"
         f"{out_of_reach(inventory)}",
-        f"type {listed(list(dict.fromkeys(ways)), ' or ')}",
+        hint,
         _whys(against, ()),
     )
 

@@ -112,14 +112,13 @@ class Notebook:
                 "a simulated machine needs no restart", f"switch it on again: {anew}"
             )
         key = key_of(self._shell)
-        action = Action.RESTARTING
-        if not key or request.action is Action.DRY_RUN:
-            action = Action.DRY_RUN
-        trial = replace(request, action=action)
-        report = apply(trial, self._session.driver, self.watcher)
+        is_tried = request.action is Action.DRY_RUN
+        if not is_tried:
+            request = replace(request, action=Action.RESTARTING)
+        report = apply(request, self._session.driver, self.watcher)
         if not key:
             show_text(restart.without_keeping(report))
-        elif action is Action.RESTARTING:
+        elif not is_tried:
             restart.keep(kept_file(key), key, request, report)
             show_text(
                 "Restart the kernel now (Kernel, Restart); "

@@ -161,6 +161,7 @@ def report_of(  # noqa: PLR0913 -- each has a default and a name
     """The situation as a report."""
     seen = predicted or situation.prediction_now()
     rows = tuple(_rows(situation, seen, whys or {}))
+    evidence = _evidence(situation, action, seen, rows)
     return SelectReport(
         action=action,
         verdict=situation.verdict,
@@ -170,21 +171,26 @@ def report_of(  # noqa: PLR0913 -- each has a default and a name
         torch=situation.torch,
         start=situation.start,
         remarks=(*remarks, *_remarks(situation)),
-        evidence=_evidence(situation, action, seen, rows),
+        evidence=evidence,
         request=request,
         simulated=situation.driver.simulated,
         word=situation.word,
-        way_out=_way_to_another(situation),
+        way_out=_way_to_another(situation, evidence, seen),
     )
 
 
-def _way_to_another(situation: Situation) -> str:
-    """What to type, too late, for another choice, if there is another one."""
+def _way_to_another(situation: Situation, evidence: Evidence, seen: Visible) -> str:
+    """What to type, too late, for what the variables say or another choice."""
     there = places(situation.inventory)
+    if evidence is Evidence.OTHERWISE:
+        said = ",".join(map(str, seen.physical)) or "none"
+        return f"for what the variables say type {way_out(situation, said)}"
     if len(there) < 2:
         return ""
-    last = there[-1]
-    return way_out(situation, (last.is_slice and last.uuid) or str(last.gpu.index))
+    hidden = [place for place in there if rank_of(place, seen) is None]
+    other = (hidden or there)[-1]
+    name = (other.is_slice and other.uuid) or str(other.gpu.index)
+    return f"type for example {way_out(situation, name)}"
 
 
 def _evidence(

@@ -124,7 +124,8 @@ def mask_for(
             f"a UUID is needed, and that of {together(nameless)} is not known",
             "choose another GPU",
         )
-    return ",".join(str(place.uuid) for place in places), f"UUIDs, because {why}"
+    uuids = ",".join(str(place.uuid) for place in places)
+    return uuids, f"{VISIBLE} holds UUIDs: {why}"
 
 
 # ---------------------------------------------------------------- what they are set to
@@ -149,14 +150,19 @@ def remarks(visible: Variable, order: Variable, seen: Visible) -> Iterator[Remar
         )
     value, given = visible.c, visible.at_start
     reasons = [each for each in seen.reasons if each != "there is no GPU"]
+    useless = False
     if reasons and (value or "").strip() != _NOTHING:
         hidden: NoteKind = "warning" if seen.physical else "problem"
+        step = "choose with %gpu_select, which writes what all drivers read alike"
+        useless = value == given and not seen.physical
+        if useless:
+            step = f"type %gpu_select free --force: the kernel was started with {given}"
         yield Remark(
             "note" if value is None else hidden,
             f"{VISIBLE} is {_shown(value)}: {'; '.join(reasons)}",
-            "choose with %gpu_select, which writes what all drivers read alike",
+            step,
         )
-    if any(letter.isdigit() for letter in given or ""):
+    if any(letter.isdigit() for letter in given or "") and not useless:
         job = os.environ.get("SLURM_JOB_ID")
         giver = f"by Slurm (job {job})" if job else "by whatever has started it"
         yield Remark(

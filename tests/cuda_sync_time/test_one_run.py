@@ -33,6 +33,7 @@ class NoDriver:
 
     def visible_devices(self):
         """Nothing."""
+        return ()
 
     def loads(self):
         """Nothing."""

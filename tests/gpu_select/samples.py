@@ -100,7 +100,7 @@ DIFFERING = replace(
     variables=variables("2,0"),
     start=Start(4, 1, "torch.cuda.is_available()"),
     evidence=Evidence.OTHERWISE,
-    way_out="%gpu_select 2,0 --restart",
+    way_out="for what the variables say type %gpu_select 2,0 --restart",
 )
 FREE = replace(
     SELECTED,
@@ -211,7 +211,7 @@ NASTY = replace(
     start=Start(4, 2, HOSTILE),
     remarks=(Remark("warning", HOSTILE, HOSTILE),),
     evidence=Evidence.OTHERWISE,
-    way_out="%gpu_select 0 --restart",
+    way_out="for what the variables say type %gpu_select 0 --restart",
     request=HOSTILE,
 )
 

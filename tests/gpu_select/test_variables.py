@@ -165,6 +165,7 @@ def said(value, order="PCI_BUS_ID", **known):
         ("0,0", {}, "problem", "hides every GPU"),
         ("0", {"c": "1"}, "warning", "'0' to Python and '1' to C"),
         ("0", {"at_start": "0"}, "note", "was started with"),
+        ("0,0", {"at_start": "0,0"}, "problem", "hides every GPU"),
         ("0", {"order": "BY_PCI"}, "warning", "which CUDA does not know"),
     ],
 )
@@ -174,6 +175,7 @@ def test_a_value_that_is_wrong_or_surprising_is_told(value, known, kind, text):
 
     assert (remark.kind, bool(remark.next_step)) == (kind, True)
     assert text in remark.text
+    assert ("--force" in remark.next_step) is ("at_start" in known)
 
 
 @pytest.mark.parametrize("value", [None, "0", "2,0", "-1"])

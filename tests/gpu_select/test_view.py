@@ -46,9 +46,9 @@ def test_what_the_driver_shows_goes_before_what_was_predicted():
     words = [getattr(each, "word", each) for each in column(DIFFERING, "Actual")]
 
     assert words == [
-        "cuda:0, predicted cuda:1",
-        "cuda:1, predicted not visible",
-        "not visible, predicted cuda:0",
+        "cuda:0 (variables: cuda:1)",
+        "cuda:1 (variables: not visible)",
+        "not visible (variables: cuda:0)",
         "not visible",
     ]
 
