@@ -40,7 +40,7 @@ from gpumagic.report.units import bytes_text, count_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gpumagic.devices.protocols import Driver
+    from gpumagic.devices.protocols import Driver, VisibleDevice
     from gpumagic.devices.visibility import Visible
     from gpumagic.gpu_select.answer_gpus import SelectReport
     from gpumagic.gpu_select.claims import Claims
@@ -175,7 +175,8 @@ class Attempt:
             if held.problem:
                 self._note(f"another notebook may take the same GPU: {held.problem}")
             if self.request.kind is Kind.NAMED:
-                self._remarks += _neighbours(choice.places, claimed)
+                shown = self.situation.shown
+                self._remarks += _neighbours(choice.places, claimed, shown)
             return self._settle(choice, held)
 
     def _settle(self, choice: Choice, held: Claims) -> SelectReport:
@@ -195,8 +196,9 @@ class Attempt:
 
     def _mask(self, chosen: Sequence[Place]) -> str | None:
         """The value that shows these; None where every GPU is seen without one."""
-        situation = self.situation
-        if self.request.kind is Kind.ALL and chosen == places(situation.inventory):
+        situation, request = self.situation, self.request
+        free = request.force or situation.driver.overlooks(variables.at_start(VISIBLE))
+        if free and request.kind is Kind.ALL and chosen == places(situation.inventory):
             return None
         mps = MPS in os.environ
         value, why = variables.mask_for(chosen, situation.inventory, mps=mps)
@@ -210,13 +212,15 @@ class Attempt:
 
 
 def _neighbours(
-    chosen: Sequence[Place], claimed: Mapping[str, str]
+    chosen: Sequence[Place],
+    claimed: Mapping[str, str],
+    shown: Sequence[VisibleDevice],
 ) -> Iterator[Remark]:
     """That others have claimed a place, or are on it."""
     for place in chosen:
         if holder := claimed.get(place.uuid or ""):
             yield Remark("note", f"{place.label} is claimed by {holder}")
-        if place.processes:
+        if place.processes and not shown:  # else one of them may be this one
             who = count_text(place.processes, "process", "processes")
             left = bytes_text(place.device.memory_free_bytes)
             yield Remark(

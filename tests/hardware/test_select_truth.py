@@ -174,7 +174,7 @@ def test_a_choice_that_comes_too_late_outlives_the_restart_of_a_kernel(tmp_path)
         taken, _, after = run(manager, "%load_ext gpumagic", use, look)
 
     assert before == "['00000000', '00000001']"
-    assert "%load_ext gpumagic takes GPU 2 and 0 again" in " ".join(said.split())
+    assert "After the restart: cuda:0 is GPU 2, cuda:1 is GPU 0." in said
     assert "GPU 2" in taken
     assert after == "['00000002', '00000000']"
 
