@@ -197,8 +197,9 @@ class Attempt:
     def _mask(self, chosen: Sequence[Place]) -> str | None:
         """The value that shows these; None where every GPU is seen without one."""
         situation, request = self.situation, self.request
-        free = request.force or situation.driver.overlooks(variables.at_start(VISIBLE))
-        if free and request.kind is Kind.ALL and chosen == places(situation.inventory):
+        whole = request.kind is Kind.ALL and chosen == places(situation.inventory)
+        inherited = variables.at_start(VISIBLE)
+        if whole and (request.force or situation.driver.overlooks(inherited)):
             return None
         mps = MPS in os.environ
         value, why = variables.mask_for(chosen, situation.inventory, mps=mps)

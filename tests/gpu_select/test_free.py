@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.devices.protocols import Gpu, GpuProcess
-from gpumagic.gpu_select.free import NotEnough, freest
-from gpumagic.gpu_select.machine import Place, places
-from gpumagic.gpu_select.request import read
+from gpumagic.gpu_select.machine import Place
 from tests.gpu_select.machines import (
     TOTAL,
     UUIDS,
@@ -135,12 +135,13 @@ def test_memory_then_processes_then_utilisation(worse, better):
 
 def test_among_equals_chance_decides():
     """Thirty who ask at once do not all get the first GPU."""
-    request, there = read("free"), machine()
-    allowed = places(there)
-    chosen = {
-        freest(request, there, allowed=allowed, claimed={}).places for _ in range(200)
-    }
+    chosen = {choose(machine(), pick=by(random)).places for _ in range(200)}
     assert len(chosen) == 4
+
+
+def by(chance):
+    """One of some equals, by chance."""
+    return lambda equals, key: chance.choice(equals)  # noqa: ARG005
 
 
 used = st.none() | st.floats(0, 80)
@@ -168,14 +169,13 @@ def machines(draw):
 @settings(deadline=None)
 def test_no_place_that_is_left_is_clearly_better(inventory, count, chance):
     """As many are taken as asked for, and none left has more memory beyond noise."""
-    request, allowed = read("free", n=count, min_free="1B"), places(inventory)
+    asked = {"n": count, "min_free": "1B", "pick": by(chance)}
     fitting = [x for x in inventory.gpus if x.memory_free_bytes != 0]
     if count > len(fitting):
-        with pytest.raises(NotEnough):
-            freest(request, inventory, allowed=allowed, claimed={}, pick=chance.choice)
+        refusal(inventory, **asked)
         return
 
-    choice = freest(request, inventory, allowed=allowed, claimed={}, pick=chance.choice)
+    choice = choose(inventory, **asked)
 
     taken = [place.gpu for place in choice.places]
     left = [each for each in fitting if each not in taken]

