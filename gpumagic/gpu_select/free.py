@@ -177,7 +177,7 @@ def _not_enough(
         ways.insert(0, f"-n {found} for what there is")
     hint = "type %gpu_select without a word to see what there is"
     if ways:
-        hint = f"add {listed(list(dict.fromkeys(ways)), ' or ')}"
+        hint = f"give {listed(list(dict.fromkeys(ways)), ' or ')}"
     return NotEnough(
         f"{count_text(request.count, 'GPU')} asked for, {found or 'none'} free"
         f"{out_of_reach(inventory)}",

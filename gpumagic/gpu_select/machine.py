@@ -115,11 +115,16 @@ def rank_of(place: Place, seen: Visible) -> int | None:
 def require_gpus(inventory: Inventory) -> None:
     """Raise where the machine has no GPU, with what the driver says of it."""
     if not inventory.gpus:
-        hint = inventory.hint or "type %gpu_doctor to see what was looked for"
         raise GpuMagicError(
             inventory.problem or "this machine has no NVIDIA GPU",
-            f"{hint}; to work without one, type %gpu_select --simulate h100",
+            way_without(inventory),
         )
+
+
+def way_without(inventory: Inventory) -> str:
+    """What to do where there is no GPU."""
+    hint = inventory.hint or "type %gpu_doctor to see what was looked for"
+    return f"{hint}; to work without one, type %gpu_select --simulate h100"
 
 
 def together(places: Iterable[Place]) -> str:

@@ -85,7 +85,7 @@ def read(  # noqa: PLR0913 -- each one is an option of the magic
         " ".join([head, *(each for each in said if not each.startswith("--wait"))]),
         count=count,
         min_free_bytes=parse_bytes(size or "0B"),
-        wait_s=parse_seconds(wait) if isinstance(wait, str) else float(wait or 0),
+        wait_s=parse_seconds(wait if isinstance(wait, str) else f"{wait or 0:f}s"),
         action=Action.DRY_RUN if dry_run else Action.SELECTED,
         force=force,
     )

@@ -12,7 +12,7 @@ from gpumagic.devices.simulated import SIMULATED, required_box, simulated_box, w
 from gpumagic.devices.visibility import seen_under
 from gpumagic.gpu_select import variables
 from gpumagic.gpu_select.answer_gpus import SelectReport
-from gpumagic.gpu_select.machine import Place, places, rank_of
+from gpumagic.gpu_select.machine import Place, places, rank_of, way_without
 from gpumagic.gpu_select.report import (
     TRIED,
     Action,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Driver, VisibleDevice
     from gpumagic.devices.visibility import Visible
+    from gpumagic.drawing import NoteKind
     from gpumagic.gpu_select.watch import Witness
 
 
@@ -245,8 +246,9 @@ def _row(place: Place) -> Row:
 
 def _remarks(situation: Situation) -> Iterator[Remark]:
     machine = situation.inventory
-    if machine.problem and not machine.absent:
-        yield Remark("problem", machine.problem, machine.hint or "")
+    if machine.problem:
+        kind: NoteKind = "note" if machine.absent else "problem"
+        yield Remark(kind, machine.problem, way_without(machine))
     if not situation.driver.simulated:
         yield from variables.remarks(
             situation.visible_variable,

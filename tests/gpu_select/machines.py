@@ -4,12 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.devices.protocols import (
-    Gpu,
-    GpuProcess,
-    Inventory,
-    MigSlice,
-)
+from gpumagic.devices.protocols import Gpu, GpuProcess, Inventory, MigSlice
 from gpumagic.gpu_select.free import NotEnough, freest
 from gpumagic.gpu_select.machine import places
 from gpumagic.gpu_select.request import read

@@ -66,6 +66,7 @@ def test_what_is_not_understood_says_what_to_type(what, problem, hint):
         ("free", {"n": 0}, "-n 0 asks for no GPU", "%gpu_select none"),
         ("free", {"min_free": "much"}, "'much' is not a size", "20GiB"),
         ("free", {"wait": "soon"}, "soon", "10m"),
+        ("free", {"wait": float("nan")}, "nan", "10m"),
         ("2", {"n": 2}, "-n chooses among free GPUs", "%gpu_select free -n 2"),
         ("all", {"min_free": "1GiB"}, "--min-free", "%gpu_select free --min-free 1GiB"),
         ("none", {"wait": "10m"}, "--wait", "%gpu_select free --wait 10m"),

@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 
 from gpumagic.gpu_select.answer_gpus import gpus_table
 from gpumagic.gpu_select.report import Evidence, Row, TorchLook, Verdict
-from tests.gpu_select.samples import (
-    DIFFERING,
-    OPEN,
-)
+from tests.gpu_select.samples import DIFFERING, OPEN
 
 RANKS = st.none() | st.integers(0, 7)
 SIZES = st.none() | st.integers(0, 2**40)
