@@ -158,7 +158,7 @@ def resolve(name: str, inventory: Inventory) -> Place:
     if len(gpu.mig) == 1:
         return Place(gpu, 0)
     uuids = [part.uuid or "one without a UUID" for part in gpu.mig]
-    ways = f"name one: type %gpu_select {listed(uuids, 'or')}"
+    ways = f"name one: type %gpu_select {listed(uuids, ' or ')}"
     raise GpuMagicError(
         f"GPU {gpu.index} is in MIG mode and has {len(gpu.mig) or 'no'} slices, of "
         "which a process sees one",

@@ -76,7 +76,7 @@ NOTHING = Inventory(absent=True, problem="there is no driver", hint="install it"
         (["MIG-9"], MIXED, None, "has a UUID that begins 'MIG-9'", "type"),
         (["GPU-1"], None, None, "GPUs 0 and 1", UUIDS[1]),
         (["1", "0", UUIDS[1]], None, None, "GPU 1 is named twice", "once"),
-        (["2"], MIXED, None, "2 slices", SLICES[1].uuid),
+        (["2"], MIXED, None, "2 slices", f" or {SLICES[1].uuid}"),
         (["2"], machine(sliced(2, ())), None, "no slices", "make a slice first"),
         (["1"], machine(gpu(0), lost(1)), None, "this GPU is lost", "reboot"),
         (
