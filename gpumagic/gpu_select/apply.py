@@ -71,6 +71,7 @@ def apply(
     `waiting` is called while waiting with the seconds since the last call and what is
     still in the way.
     """
+    __tracebackhide__ = True
     attempt = Attempt(request, look(driver, witness), witness, waiting)
     verdict = attempt.situation.verdict
     if request.action in TRIED:
@@ -95,19 +96,22 @@ class Attempt:
 
     def carry_out(self) -> SelectReport:
         """Choose, predict and set, waiting for free GPUs where asked to."""
+        __tracebackhide__ = True
         deadline = time.monotonic() + self.request.wait_s
         while True:
             try:
                 return self._take()
             except NotEnough as error:
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    raise self.refusal(error.problem, error.hint, error.whys) from None
-                pause_s = min(_PAUSE_S, left_s)
-                if self.waiting:
-                    self.waiting(pause_s, error.problem)
-                time.sleep(pause_s)
-                self.situation = look(self.situation.driver, self.witness)
+                found = error
+            # Not in the handler: a Ctrl-C here is no error of an error.
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise self.refusal(found.problem, found.hint, found.whys)
+            pause_s = min(_PAUSE_S, left_s)
+            if self.waiting:
+                self.waiting(pause_s, found.problem)
+            time.sleep(pause_s)
+            self.situation = look(self.situation.driver, self.witness)
 
     def answer_too_late(self) -> SelectReport:
         """The report, if what is visible is what is asked for."""

@@ -125,6 +125,7 @@ class SelectMagics(GpuMagics):
         return _request(self.read(self.gpu_select, line))
 
     def _answer(self, options: argparse.Namespace) -> SelectReport:
+        __tracebackhide__ = True
         if options.simulate:
             self.notebook.simulate(options.simulate)
         if not options.what:

@@ -66,6 +66,7 @@ class Notebook:
         self, request: Request, waiting: Callable[[float, str], object] | None = None
     ) -> SelectReport:
         """Carry out a request; a wait is told as `apply` says."""
+        __tracebackhide__ = True
         from gpumagic.gpu_select.apply import apply
         from gpumagic.gpu_select.report import TRIED
 

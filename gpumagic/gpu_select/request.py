@@ -12,7 +12,7 @@ from gpumagic.gpu_select.report import Action
 from gpumagic.report.units import parse_bytes, parse_seconds
 
 _BETWEEN = re.compile(r"[\s,]+")
-_QUOTES = "'\"`\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
+_QUOTES = "[]()'\"`\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
 _NUMBER = re.compile(r"[0-9]{1,6}")
 _RANGE = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
 _LONGEST_RANGE = 1024

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpumagic.devices.protocols import Gpu, GpuProcess
+from gpumagic.devices.protocols import CudaState, Gpu, GpuProcess, Initialisation
+from gpumagic.gpu_select.apply import apply
 from gpumagic.gpu_select.machine import Place
+from gpumagic.gpu_select.request import read
 from tests.gpu_select.machines import (
     TOTAL,
     UUIDS,
@@ -142,6 +146,21 @@ def test_among_equals_chance_decides():
 def by(chance):
     """One of some equals, by chance."""
     return lambda equals, key: chance.choice(equals)  # noqa: ARG005
+
+
+def test_ctrl_c_ends_a_wait_as_itself():
+    """What was in the way until then is not part of the error."""
+    driver = SimpleNamespace(
+        simulated=True,
+        cuda_state=lambda: CudaState(Initialisation.UNTOUCHED),
+        inventory=machine,
+        visible_devices=tuple,
+        overlooks=lambda mask: mask is None,
+    )
+    request = read("free", n=5, wait=9)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        apply(request, driver, waiting=Mock(side_effect=KeyboardInterrupt))
+    assert caught.value.__context__ is None
 
 
 used = st.none() | st.floats(0, 80)

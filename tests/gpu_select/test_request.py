@@ -14,6 +14,7 @@ from gpumagic.gpu_select.request import Kind, Request, read
         (" 2 , 0,", ("2", "0")),
         ("0-3", ("0", "1", "2", "3")),
         ("'2,0'", ("2", "0")),
+        ("[2, 0]", ("2", "0")),
         ("gpu-1A2b", ("GPU-1A2b",)),
         ("MIG-GPU-2222/1/0", ("MIG-GPU-2222/1/0",)),
         (2, ("2",)),

@@ -27,12 +27,7 @@ def _own_home(tmp_path, monkeypatch) -> None:
 KEY = "kernel-1.json"
 
 
-def report(*rows):
-    """What a trial has chosen."""
-    return replace(OPEN, rows=rows)
-
-
-REPORT = report(gpu(2, predicted=0), gpu(0, predicted=1))
+REPORT = replace(OPEN, rows=(gpu(2, predicted=0), gpu(0, predicted=1)))
 UUIDS = (gpu(2).uuid, gpu(0).uuid)
 
 
