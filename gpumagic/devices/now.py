@@ -145,7 +145,10 @@ def loads(driver: Driver, runtime: Runtime) -> dict[int, GpuLoad]:
     """The loads of the devices in use, by device number."""
     if runtime.kind not in KINDS_OF_THE_DRIVER or not runtime.started():
         return {}
-    shown, known = driver.visible_devices(), driver.loads()
+    known = driver.loads()
+    if not known:
+        return {}
+    shown = driver.visible_devices()
     return {
         device: load
         for device in runtime.devices_in_use()

@@ -86,7 +86,7 @@ def test_blocking_launches_are_seen_where_they_count(monkeypatch, kind, value, f
     if value is not None:
         monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", value)
     device = StandinDevice(kind=kind)
-    driver = SimpleNamespace(visible_devices=tuple, loads=lambda: ())
+    driver = SimpleNamespace(visible_devices=lambda: None, loads=lambda: ())
 
     watch = EnvironmentWatch(lambda: driver)
 

@@ -33,7 +33,6 @@ class NoDriver:
 
     def visible_devices(self):
         """Nothing."""
-        return ()
 
     def loads(self):
         """Nothing."""
