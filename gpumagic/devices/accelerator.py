@@ -40,11 +40,9 @@ _LAUNCH_NS = 10_000
 
 def is_available(torch: Any, kind: str) -> bool:
     """Whether torch finds such a device. Never ask it of "cuda": that starts CUDA."""
-    module = getattr(torch, kind, None)
     # torch 2.4 says it for MPS under `backends` only.
-    home = module if hasattr(module, "is_available") else None
-    home = home or getattr(torch.backends, kind, None)
-    return home is not None and bool(home.is_available())
+    homes = getattr(torch, kind, None), getattr(torch.backends, kind, None)
+    return any(getattr(home, "is_available", bool)() for home in homes)
 
 
 class AcceleratorRuntime(Runtime):
@@ -70,8 +68,8 @@ class AcceleratorRuntime(Runtime):
 
     def device_name(self, device: int) -> str | None:
         """What the maker calls it; None before the start."""
-        name = self._ask_of(device, "get_device_name")
-        return None if name is None else str(name)
+        name: str | None = self._ask_of(device, "get_device_name")
+        return name
 
     def devices_in_use(self) -> tuple[int, ...]:
         """The devices with a context; empty before the start."""
@@ -81,8 +79,8 @@ class AcceleratorRuntime(Runtime):
         """The device that work goes to by default; None before the start."""
         if not self.started():
             return None
-        ask = self._word("current_device")
-        return int(ask()) if ask else 0  # without the word there is only one
+        # Without the word there is only one.
+        return int(getattr(self._module, "current_device", int)())
 
     def synchronize(self) -> None:
         """Wait until every device in use is idle; start none that is not."""
@@ -107,7 +105,7 @@ class AcceleratorRuntime(Runtime):
         if make is None or self.kind in _WITHOUT_EVENTS or not self.started():
             return None
         event = make(enable_timing=True)
-        event.record() if stream is None else event.record(stream)
+        event.record(stream)
         return event
 
     def reached(self, event: Any | None) -> bool:
@@ -284,7 +282,7 @@ class SimulatedRuntime(AcceleratorRuntime):
     def now_ns(self) -> int:
         """The clock of the simulated host."""
         box = simulated_box()
-        return int(box.machine.scheduler.now_ns) if box is not None else 0
+        return int(box.machine.scheduler.now_ns) if box else 0
 
     def watch_syncs(self) -> AbstractContextManager[list[SyncCall]]:
         """Note what makes the host wait during a block, with its exact cost."""
@@ -310,15 +308,15 @@ class Busy:
 
     def __init__(self, runtime: Runtime, device: int, *, name: str = "busy") -> None:
         self._runtime, self._device, self._name = runtime, device, name
-        self._matrices: Any = None
-        self._rate = 0.0  # cycles or products in a second
         if runtime.simulated:
             return
         # `_sleep` is private, but as old as torch.cuda; AMD's build has it as well.
-        self._spin = getattr(_module(runtime), "_sleep", None)
-        if self._spin is None:
-            self._matrices = _matrices(runtime, device)
-        self._calibrate()
+        if hasattr(_module(runtime), "_sleep"):
+            self._run: Callable[[int], None] = self._spin
+            self._calibrate(_CALIBRATION_CYCLES)
+        else:
+            self._run = _products(runtime, device)
+            self._calibrate(_PRODUCTS)
 
     def submit(self, seconds: float) -> None:
         """Keep the current stream busy; the host goes on."""
@@ -327,18 +325,13 @@ class Busy:
         else:
             self._run(max(round(seconds * self._rate), 1))
 
-    def _run(self, amount: int) -> None:
-        if self._spin is not None:
-            with _module(self._runtime).device(self._device):
-                self._spin(amount)
-            return
-        torch, left, right, product = self._matrices
-        with torch.no_grad():
-            for _ in range(amount):
-                torch.mm(left, right, out=product)
+    def _spin(self, cycles: int) -> None:
+        module = _module(self._runtime)
+        with module.device(self._device):
+            module._sleep(cycles)  # noqa: SLF001 -- as above
 
-    def _calibrate(self) -> None:
-        amount = _PRODUCTS if self._spin is None else _CALIBRATION_CYCLES
+    def _calibrate(self, amount: int) -> None:
+        """Find how much of it fits into a second."""
         runtime = self._runtime
         stream = runtime.current_stream(self._device)
         # From the idle clock to the full one; and the device still does it while the
@@ -358,13 +351,12 @@ class Busy:
     def _submit_simulated(self, seconds: float) -> None:
         from gpumagic.simulator.scheduler import FULL_SHARE, Engine
 
-        box = simulated_box()
         stream = self._runtime.current_stream(self._device)
-        if box is None or stream is None:
+        if not stream:
             return
         simulated = stream._simulated  # noqa: SLF001 -- the engine's own stream
         simulated.gpu.start()
-        box.machine.scheduler.launch(
+        required_box().machine.scheduler.launch(
             simulated.queue,
             Engine.COMPUTE,
             round(seconds * 1e9),
@@ -380,9 +372,16 @@ def _module(runtime: Runtime) -> Any:
     return getattr(torch, runtime.kind)
 
 
-def _matrices(runtime: Runtime, device: int) -> tuple[Any, Any, Any, Any]:
+def _products(runtime: Runtime, device: int) -> Callable[[int], None]:
+    """What multiplies matrices so many times."""
     import torch
 
     shape, place = (_PRODUCT, _PRODUCT), torch.device(runtime.kind, device)
     left, right, product = (torch.zeros(shape, device=place) for _ in range(3))
-    return torch, left, right, product
+
+    def run(amount: int) -> None:
+        with torch.no_grad():
+            for _ in range(amount):
+                torch.mm(left, right, out=product)
+
+    return run

@@ -7,6 +7,7 @@ between them, or end in an error. How the waits are made is told in `waiting`.
 from __future__ import annotations
 
 import enum
+import math
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class Trouble(enum.Enum):
 
 
 # After these nobody may wait for the device, and a tracer that is ended does.
-_UNWAITED = {
+_UNWAITED: dict[Trouble | None, str] = {
     Trouble.CAPTURING: Trouble.CAPTURING.value,
     Trouble.INTERRUPTED: _NOT_WAITED_FOR,
     Trouble.NOT_DRAINED: _NOT_WAITED_FOR,
@@ -193,7 +194,7 @@ class AroundCell:
             runtime, waits=not self.began_capturing, traced=self._traced
         )
         self.backlog_s = waited_s = self._window.drain()
-        if waited_s is not None and waited_s > _BACKLOG_TOLD_S:
+        if waited_s and waited_s > _BACKLOG_TOLD_S:
             # On a busy machine a wait for nothing may take that long as well.
             empty_s = self._window.drain() or 0.0
             self.has_backlog = waited_s > empty_s + _BACKLOG_TOLD_S
@@ -215,13 +216,13 @@ class AroundCell:
                 last = last_wait(window, error, self._code_ended)
             else:
                 last = LastWait(trouble=Trouble.NOT_DRAINED)
-            self.is_idle = last.waited is not None
+            self.is_idle = bool(last.waited)
             if error is None:  # else it is the time until the error
                 ended_ns = self._idle_ns(window, last)
         host_s = (time.perf_counter_ns() - self._host_started_ns) / 1e9
         self._code_ended()
         for each in self._observers:
-            each.all_idle(None if last.trouble is None else _UNWAITED.get(last.trouble))
+            each.all_idle(_UNWAITED.get(last.trouble))
         elapsed_s = (ended_ns - started_ns) / 1e9
         ended = Ended(
             runtime=window.runtime if window.uses_device else CpuRuntime(),
@@ -294,7 +295,8 @@ def last_wait(
             return LastWait(trouble=Trouble.CAPTURING)
         window.mark_end()
         before_waiting()
-        return LastWait(window.close(None if error is None else _LONGEST_AFTER_ERROR_S))
+        limit_s = math.inf if error is None else _LONGEST_AFTER_ERROR_S
+        return LastWait(window.close(limit_s))
     except NotInTime:
         reason = f"it was still at work {_LONGEST_AFTER_ERROR_S:.0f} s later"
         return LastWait(trouble=Trouble.NOT_DRAINED, said=reason)

@@ -21,7 +21,6 @@ import re
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -127,7 +126,7 @@ class _Kernel:
         self._places = Places(
             (*map(str, getattr(torch, "__path__", ())), _compiled_code())
         )
-        self._outer = _Outer()
+        self._copy = _Copy()
 
     def try_out(self, key: str) -> None:
         """Copy a number on the host in the way that is used for all copies."""
@@ -140,42 +139,36 @@ class _Kernel:
     def __call__(self, target: Any, source: Any, *non_blocking: Any) -> Any:
         """What torch calls, leaving out what is as by default; answers with target."""
         # torch hands out a number of its own making as a number, without a device.
-        where = getattr(source, "device", None)
-        if where is None or where.type != "cpu" or target.device.type != self._kind:
+        where = getattr(getattr(source, "device", None), "type", "")
+        if where != "cpu" or target.device.type != self._kind:
             return self._call(self._general, target, source, *non_blocking)
-        found = self._outer.found
-        if found is not None:
+        copy = self._copy
+        copy.nbytes, copy.pinned = _nbytes(source), source.is_pinned()
+        if copy.under_way:
             # A conversion or a gathering came first, and this is what really goes over.
-            found.nbytes, found.pinned = _nbytes(source), source.is_pinned()
             return self._call(self._general, target, source, *non_blocking)
-        self._outer.found = found = _Found(_nbytes(source), source.is_pinned())
         mark, at_ns = self._places.here(2), time.perf_counter_ns()
+        copy.under_way = True
         try:
             result = self._call(self._general, target, source, *non_blocking)
             held_s = (time.perf_counter_ns() - at_ns) / 1e9
         finally:
-            self._outer.found = None
-        if found.nbytes:
+            copy.under_way = False
+        if copy.nbytes:
             self.seen.append(
                 SeenCopy(
-                    mark, found.nbytes, found.pinned, any(non_blocking), held_s, at_ns
+                    mark, copy.nbytes, copy.pinned, any(non_blocking), held_s, at_ns
                 )
             )
         return result
 
 
-@dataclass(slots=True)
-class _Found:
-    """What goes over, as far as it is known: a copy may turn out to be made in two."""
+class _Copy(threading.local):
+    """What this thread copies, as far as it is known: it may be made in two."""
 
-    nbytes: int
-    pinned: bool
-
-
-class _Outer(threading.local):
-    """The copy that this thread is in, if it is in one."""
-
-    found: _Found | None = None
+    under_way = False
+    nbytes = 0
+    pinned = False
 
 
 def _nbytes(tensor: Any) -> int:

@@ -39,8 +39,8 @@ def levels(controller: str, root: Path = ROOT) -> Iterator[Path]:
             mounts = [f"{_MOUNT}/{controller}", f"{_MOUNT}/{controllers}"]
         else:
             continue
-        mount = next((root / each for each in mounts if (root / each).is_dir()), None)
-        if mount is not None:
+        there = [root / each for each in mounts if (root / each).is_dir()]
+        for mount in there[:1]:
             yield from _upwards(mount, path)
 
 
@@ -54,10 +54,9 @@ def lines_of(path: Path) -> list[str]:
 
 def number_in(path: Path) -> int | None:
     """The number that a file holds; None where there is none, as in "max"."""
-    lines = lines_of(path)
     try:
-        return int(lines[0]) if lines else None
-    except ValueError:
+        return int(lines_of(path)[0])
+    except (IndexError, ValueError):
         return None
 
 
@@ -80,7 +79,7 @@ class Room(NamedTuple):
 def available_bytes(root: Path = ROOT) -> int | None:
     """The RAM that can still be used, also inside a container; None if untold."""
     rooms = (machine_room(root), container_room(root))
-    return min((room.nbytes for room in rooms if room is not None), default=None)
+    return min((room.nbytes for room in rooms if room), default=None)
 
 
 def machine_room(root: Path = ROOT) -> Room | None:

@@ -93,9 +93,7 @@ def read(text: str, begin: str, end: str) -> Reading:
         length_s=window.length_s,
         sees_devices=bool(work),
         sees_earlier_work=_sees_earlier_work(work, calls, first["ts"]),
-        operators=operator_times(
-            each for each in operations if window.seconds(each) is not None
-        ),
+        operators=operator_times(each for each, _ in window.within(operations)),
         # Without a base the times themselves count from 1970.
         began_unix_ns=whole.get("baseTimeNanoseconds", 0)
         + round((first["ts"] + first["dur"]) * 1000),
@@ -117,13 +115,15 @@ class _Window:
         self._began_us = began_us
         self.length_s = max(ended_us - began_us, 0.0) / 1e6
 
-    def seconds(self, event: dict[str, Any]) -> tuple[float, float] | None:
-        """When an event began and ended, cut to the window; None if it is outside."""
-        start_s = (event["ts"] - self._began_us) / 1e6
-        end_s = start_s + event["dur"] / 1e6
-        if start_s >= self.length_s or end_s <= 0:
-            return None
-        return max(start_s, 0.0), min(end_s, self.length_s)
+    def within(
+        self, events: Iterable[dict[str, Any]]
+    ) -> Iterator[tuple[dict[str, Any], tuple[float, float]]]:
+        """Each event that is in it, and when that began and ended, cut to it."""
+        for event in events:
+            start_s = (event["ts"] - self._began_us) / 1e6
+            end_s = start_s + event["dur"] / 1e6
+            if start_s < self.length_s and end_s > 0:
+                yield event, (max(start_s, 0.0), min(end_s, self.length_s))
 
     def moment(self, at_us: float) -> float:
         """A moment in the window."""
@@ -147,10 +147,7 @@ def _device_spans(
 ) -> Iterator[TraceSpan]:
     graphs = {_correlation(call) for call in calls if launches_a_graph(call["name"])}
     entered_us = _entered_us(work, calls, graphs)
-    for event in work:
-        within = window.seconds(event)
-        if within is None:
-            continue
+    for event, within in window.within(work):
         args = event.get("args", {})
         launched_us = entered_us.get(args.get("correlation"))
         yield TraceSpan(
@@ -216,11 +213,9 @@ def _call_spans(
         for event in work
         if event["cat"] == "gpu_memcpy" and may_be_waited_for(event["name"])
     }
-    for call in _outermost(calls):
+    for call, within in window.within(_outermost(calls)):
         done_us = copied_us.get(_correlation(call), math.inf)
-        kind = kind_of_call(call["name"], copied=done_us <= _end_us(call))
-        within = window.seconds(call)
-        if kind is not None and within is not None:
+        if kind := kind_of_call(call["name"], copied=done_us <= _end_us(call)):
             thread = threads.setdefault(call["tid"], len(threads))
             yield TraceSpan(call["name"], kind, *within, thread=thread)
 
@@ -228,11 +223,9 @@ def _call_spans(
 def _operation_spans(
     operations: Iterable[dict[str, Any]], window: _Window, threads: dict[Any, int]
 ) -> Iterator[TraceSpan]:
-    for event in _outermost(operations):
-        within = window.seconds(event)
-        if within is not None:
-            thread = threads.setdefault(event["tid"], len(threads))
-            yield TraceSpan(event["name"], SpanKind.HOST, *within, thread=thread)
+    for event, within in window.within(_outermost(operations)):
+        thread = threads.setdefault(event["tid"], len(threads))
+        yield TraceSpan(event["name"], SpanKind.HOST, *within, thread=thread)
 
 
 def operator_times(events: Iterable[dict[str, Any]]) -> tuple[OperatorTime, ...]:
@@ -246,15 +239,13 @@ def times_of_operators(
     rows: Iterable[tuple[str, float, float, Any]], per_second: float
 ) -> tuple[OperatorTime, ...]:
     """What each operator took, the dearest by themselves first."""
-    open_calls: dict[Any, list[tuple[float, str]]] = {}
+    open_calls: dict[Any, list[tuple[float, str]]] = defaultdict(list)
     counts: Counter[str] = Counter()
     total: dict[str, float] = defaultdict(int)
     alone: dict[str, float] = defaultdict(int)
     for name, start, end, thread in rows:
         took = end - start
-        callers = open_calls.get(thread)
-        if callers is None:
-            callers = open_calls[thread] = []
+        callers = open_calls[thread]
         # The middle tells: microseconds with a fraction are rounded at both ends.
         while callers and start + took / 2 >= callers[-1][0]:
             callers.pop()
@@ -324,4 +315,4 @@ def launches_a_graph(name: str) -> bool:
 
 def gives_work(name: str) -> bool:
     """Whether a call gives a device something to do, also one that then waits."""
-    return _LAUNCHES.search(name) is not None
+    return bool(_LAUNCHES.search(name))

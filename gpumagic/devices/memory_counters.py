@@ -45,11 +45,10 @@ _READERS = "gpumagic_readers"  # on what is put in: what its readers put round i
 def allocator_figures(runtime: Runtime, device: int) -> Mapping[str, Any] | None:
     """All that the allocator of a device in use counts, nested or under flat keys."""
     module = getattr(loaded_torch(), runtime.kind, None)
-    nested = getattr(module, "memory_stats_as_nested_dict", None)
+    nested: Any = getattr(module, "memory_stats_as_nested_dict", lambda _: {})
     try:
         # Empty before the start, and where a stand-in has the place of the device.
-        figures = nested(device) if nested is not None else None
-        return figures or runtime.memory_stats(device)
+        return nested(device) or runtime.memory_stats(device)
     except RuntimeError:  # an allocator that was plugged in need not count
         return None
 
@@ -66,11 +65,9 @@ def figure(figures: Mapping[str, Any], key: str) -> int | None:
 
 def allocator_backend(kind: str) -> str | None:
     """Which allocator torch uses; None where there is no choice, or no torch."""
-    module = getattr(loaded_torch(), kind, None)
-    ask = getattr(module, "get_allocator_backend", None)
     try:
-        return None if ask is None else str(ask())
-    except AttributeError:  # this torch is built without such devices
+        return str(getattr(loaded_torch(), kind).get_allocator_backend())
+    except AttributeError:  # also where this torch is built without such devices
         return None
 
 
@@ -79,8 +76,7 @@ def caching_is_off(kind: str) -> bool:
     if kind != _CUDA:
         return False
     core = getattr(loaded_torch(), "_C", None)
-    ask = getattr(core, "_cuda_cudaCachingAllocator_is_enabled", None)
-    if ask is not None:
+    if ask := getattr(core, "_cuda_cudaCachingAllocator_is_enabled", None):
         return not ask()
     return any(name in os.environ for name in _WITHOUT_CACHE)
 
@@ -92,24 +88,24 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def watch_resets(around: Around) -> Iterator[bool]:
     """Put something round each reset during a block; nothing is started by it."""
-    torch, box = loaded_torch(), simulated_box()
+    core, box = getattr(loaded_torch(), "_C", None), simulated_box()
     with contextlib.ExitStack() as undo:
-        if torch is not None:
-            for name in _RESETS:
-                undo.enter_context(_read(torch._C, name, around))  # noqa: SLF001
-        if box is not None and box.is_on:
+        for name in _RESETS:
+            undo.enter_context(_read(core, name, around))
+        if box and box.is_on:
             undo.enter_context(box.watch_resets(around))
-        yield torch is not None
+        yield bool(core)
 
 
 @contextlib.contextmanager
 def _read(owner: Any, name: str, around: Around) -> Iterator[None]:
     """Be one of the readers of one function; nothing happens if there is none."""
-    now: Any = getattr(owner, name, None)
-    if now is None:
+    seen: Any = getattr(owner, name, None)
+    if not seen:
         yield
         return
-    seen = now if hasattr(now, _READERS) else _seen(now)
+    if not hasattr(seen, _READERS):
+        seen = _seen(seen)
     readers: list[Around] = getattr(seen, _READERS)
     readers.append(around)
     setattr(owner, name, seen)

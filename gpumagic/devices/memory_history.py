@@ -188,11 +188,10 @@ class CudaHistory:
         """The user's innermost line, or that of the backward pass at that time."""
         if self._places is None:
             return None, False
-        spot = users_spot(entry.get("frames") or (), self._places)
-        if spot is not None:
+        if spot := users_spot(entry.get("frames") or (), self._places):
             return spot, False
         spot = self._backward.at(entry.get("time_us", 0))
-        return spot, spot is not None
+        return spot, bool(spot)
 
 
 def events_of(
@@ -267,7 +266,7 @@ class BackwardCalls:
 
         near = passes[max(begun - _DEEPEST, 0) : begun + 1]
         found = min(near, key=away, default=None)
-        if found is None or found.mark is None or away(found)[0] > _CLOCKS_APART_US:
+        if not found or not found.mark or away(found)[0] > _CLOCKS_APART_US:
             return None
         place = Place(*found.mark)
         return Spot(place.file, place.line)

@@ -68,30 +68,28 @@ class Looking:
             return ()
         told = self._told(runtime)
         return tuple(
-            told.get(number, DeviceNow(""))._replace(
-                where=f"{word_of(runtime.kind)}:{number}",
-                allocated_bytes=figure(
-                    allocator_figures(runtime, number) or {}, _ALLOCATED
-                ),
+            DeviceNow(
+                f"{word_of(runtime.kind)}:{number}",
+                figure(allocator_figures(runtime, number) or {}, _ALLOCATED),
+                **told.get(number, {}),
             )
             for number in runtime.devices_in_use()
         )
 
-    def _told(self, runtime: Runtime) -> dict[int, DeviceNow]:
+    def _told(self, runtime: Runtime) -> dict[int, dict[str, Any]]:
         """What the driver tells, by the numbers of this process."""
-        if (box := simulated_box()) is not None and runtime.simulated:
+        if runtime.simulated and (box := simulated_box()):
             # Whether it is busy is a question of its own clock, which nobody watches.
             return {
-                gpu.index: DeviceNow("", None, gpu.used_bytes(), gpu.model.memory_bytes)
+                gpu.index: {
+                    "used_bytes": gpu.used_bytes(),
+                    "total_bytes": gpu.model.memory_bytes,
+                }
                 for gpu in box.machine.gpus
             }
         if runtime.kind not in KINDS_OF_THE_DRIVER:
             return {}
-        shown = self._driver().visible_devices() or ()
-        return {
-            number: DeviceNow("", None, use.used_bytes, use.total_bytes, use.busy_share)
-            for number, use in self._reader.uses(shown).items()
-        }
+        return self._reader.uses(self._driver().visible_devices())
 
     def loops(self) -> tuple[LoopNow, ...]:
         """Loops that count themselves: tqdm's bars, and watched DataLoaders."""
@@ -147,10 +145,15 @@ def loads(driver: Driver, runtime: Runtime) -> dict[int, GpuLoad]:
     """The loads of the devices in use, by device number."""
     if runtime.kind not in KINDS_OF_THE_DRIVER or not runtime.started():
         return {}
-    shown, known = driver.visible_devices() or (), driver.loads()
-    in_use = (each for each in runtime.devices_in_use() if each < len(shown))
-    found = ((device, _load_of(shown[device], known)) for device in in_use)
-    return {device: load for device, load in found if load is not None}
+    known = driver.loads()
+    if not known:
+        return {}
+    shown = driver.visible_devices()
+    return {
+        device: load
+        for device in runtime.devices_in_use()
+        if device < len(shown) and (load := _load_of(shown[device], known))
+    }
 
 
 def failure(runtime: Runtime) -> str | None:
@@ -164,10 +167,9 @@ def failure(runtime: Runtime) -> str | None:
 
 
 def _ask_streams(runtime: Runtime) -> None:
-    for device in runtime.devices_in_use():
-        stream = runtime.current_stream(device)
-        if stream is not None:
-            stream.query()
+    streams = map(runtime.current_stream, runtime.devices_in_use())
+    for stream in filter(None, streams):
+        stream.query()
 
 
 def _load_of(device: VisibleDevice, known: Iterable[GpuLoad]) -> GpuLoad | None:
@@ -176,9 +178,8 @@ def _load_of(device: VisibleDevice, known: Iterable[GpuLoad]) -> GpuLoad | None:
         if same_uuid(load.uuid, device.uuid):
             return load
         if load.pci_address and load.pci_address == device.pci_address:
+            if not (load.uuid and device.uuid):
+                return load
             # Same place, another identity: processes of all its slices are counted.
-            slice_of_it = load.uuid and device.uuid
-            return (
-                dataclasses.replace(load, other_processes=None) if slice_of_it else load
-            )
+            return dataclasses.replace(load, other_processes=None)
     return None

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 SUCCESS, NOT_INITIALIZED = 0, 3
+NOT_LOADED = -1  # no code of CUDA's: there is no library to ask
 STUB_LIBRARY = 34  # the toolkit's, which is made for linking and knows no GPU
 _MAPS = Path("/proc/self/maps")
 _ROCM_DRIVER = Path("/dev/kfd")
@@ -72,15 +73,14 @@ class NvidiaDriver:
         from gpumagic.devices.protocols import CudaState, Initialisation
 
         # Once is enough: a mapped driver stays, and looking takes long.
-        if self._library is None and self._start.library() is not None:
+        if not self._library and self._start.library():
             self._library = mapped_library()
         try:
-            answer = self._start.device_count()
+            code, count = self._start.device_count()
         except (AttributeError, NotImplementedError):
             return CudaState(Initialisation.UNKNOWN, library=self._library)
-        if answer is None:
+        if code == NOT_LOADED:
             return CudaState(Initialisation.NOT_LOADED)
-        code, count = answer
         if code == SUCCESS:
             self._initialised_in_pid = os.getpid()
             state = Initialisation.INITIALISED
@@ -101,7 +101,7 @@ class NvidiaDriver:
         if in_bad_fork() or seen_in not in (None, os.getpid()):
             return Initialisation.FORKED_CHILD
         # CUDA does not become uninitialised again: seen here, it has broken since.
-        if failed_attempt or seen_in is not None:
+        if failed_attempt or seen_in:
             return Initialisation.FAILED
         return Initialisation.UNTOUCHED
 
@@ -115,13 +115,13 @@ class NvidiaDriver:
             self._initialised_in_pid = os.getpid()
         return started
 
-    def visible_devices(self) -> tuple[VisibleDevice, ...] | None:
-        """What CUDA shows this process, cuda:0 first; None before it has started."""
+    def visible_devices(self) -> tuple[VisibleDevice, ...]:
+        """What CUDA shows this process, cuda:0 first; empty before it has started."""
         from gpumagic.devices.protocols import VisibleDevice
 
         library = self._start.library()
-        if library is None or not self.cuda_started():
-            return None
+        if not library or not self.cuda_started():
+            return ()
         return tuple(VisibleDevice(**each) for each in identities(library))
 
     def loads(self) -> tuple[GpuLoad, ...]:
@@ -132,7 +132,7 @@ class NvidiaDriver:
         """
         from gpumagic.devices import nvml
 
-        shown = self.visible_devices() or ()
+        shown = self.visible_devices()
         if not shown:
             return ()
         self._loads = self._loads or nvml.LoadReader()
@@ -157,12 +157,10 @@ class StartProbe:
         In the forked child of a process that has started CUDA it has not.
         """
         try:
-            answer = self.device_count()
+            code, _ = self.device_count()
         except (AttributeError, NotImplementedError):
             return None
-        if answer is None:
-            return False
-        return None if answer[0] == STUB_LIBRARY else answer[0] == SUCCESS
+        return None if code == STUB_LIBRARY else code == SUCCESS
 
     def library(self) -> ctypes.CDLL | None:
         """The driver library, if it is loaded and this system can tell."""
@@ -170,20 +168,20 @@ class StartProbe:
             return self._loaded()
         return None
 
-    def device_count(self) -> tuple[int, int] | None:
-        """The code and the count of cuDeviceGetCount; None if no library is loaded."""
+    def device_count(self) -> tuple[int, int]:
+        """The code and the count of cuDeviceGetCount, or NOT_LOADED."""
         library = self._loaded()
-        if library is None:
-            return None
+        if not library:
+            return NOT_LOADED, 0
         import ctypes
 
         count = ctypes.c_int(0)
         return library.cuDeviceGetCount(ctypes.byref(count)), count.value
 
     def _loaded(self) -> ctypes.CDLL | None:
-        if self._handle is None:
-            only_if_loaded = getattr(os, "RTLD_NOLOAD", None)
-            if only_if_loaded is None:
+        if not self._handle:
+            only_if_loaded = getattr(os, "RTLD_NOLOAD", 0)
+            if not only_if_loaded:
                 raise NotImplementedError
             import ctypes
 
@@ -203,9 +201,12 @@ def mapped_library() -> str | None:
         lines = _MAPS.read_text(errors="replace").splitlines()
     except OSError:
         return None
-    files = (line for line in lines if line.rpartition("/")[2].startswith("libcuda.so"))
-    line = next(files, None)
-    return None if line is None else line[line.index("/") :]
+    files = (
+        line[line.index("/") :]
+        for line in lines
+        if line.rpartition("/")[2].startswith("libcuda.so")
+    )
+    return next(files, None)
 
 
 def identities(library: ctypes.CDLL) -> list[dict[str, str | None]]:
@@ -213,8 +214,8 @@ def identities(library: ctypes.CDLL) -> list[dict[str, str | None]]:
     import ctypes
 
     count = ctypes.c_int(0)
-    failed = library.cuDeviceGetCount(ctypes.byref(count))
-    return [_identity(library, k) for k in range(0 if failed else count.value)]
+    library.cuDeviceGetCount(ctypes.byref(count))  # where it fails, there are none
+    return [_identity(library, k) for k in range(count.value)]
 
 
 def _identity(library: ctypes.CDLL, ordinal: int) -> dict[str, str | None]:
@@ -261,7 +262,7 @@ def why_no_cuda(torch: Any) -> str | None:
     device, Jetson), an installed driver is trusted: torch says at the first use what
     is wrong.
     """
-    if simulated_box() is not None:
+    if simulated_box():
         return "a simulated GPU is switched on, which is done only without a real one"
     if not torch.backends.cuda.is_built():
         return "this torch is built without CUDA"
@@ -298,6 +299,5 @@ def open_driver() -> Driver:
 
 def simulated_driver() -> Driver | None:
     """The driver of the simulated machine that is switched on; None without one."""
-    box = simulated_box()
-    driver: Driver | None = None if box is None else box.driver
+    driver: Driver | None = getattr(simulated_box(), "driver", None)
     return driver

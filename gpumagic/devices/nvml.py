@@ -16,7 +16,7 @@ import sys
 import warnings
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.protocols import Gpu, GpuLoad, GpuProcess, Inventory, MigSlice
 from gpumagic.errors import MissingPackage
@@ -376,14 +376,6 @@ _LIMITERS = (
 )
 
 
-class GpuUse(NamedTuple):
-    """What is done with a GPU at one moment, by whomever."""
-
-    busy_share: float | None = None
-    used_bytes: int | None = None
-    total_bytes: int | None = None
-
-
 class LoadReader:
     """Asks NVML again and again, and keeps it open meanwhile.
 
@@ -401,13 +393,13 @@ class LoadReader:
             asked = [_asked(nvml, each, _LOAD) for each in shown]
             return tuple(GpuLoad(**known) for known in asked if "index" in known)
 
-    def uses(self, shown: Sequence[VisibleDevice]) -> dict[int, GpuUse]:
-        """How busy and how full these GPUs are, by their place; cheap, never raises."""
+    def uses(self, shown: Sequence[VisibleDevice]) -> dict[int, dict[str, Any]]:
+        """What `_USE` asks of these GPUs, by their place; cheap, and never raises."""
         with self._opened() as nvml:
             asked = [_asked(nvml, each, _USE) for each in shown]
         uuids = [known.pop("uuid", None) for known in asked]
         return {
-            number: GpuUse(**asked[number])
+            number: asked[number]
             for number, device in enumerate(shown)
             if same_uuid(uuids[number], device.uuid)
         }

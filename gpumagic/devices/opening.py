@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
 from gpumagic.devices.accelerator import (
@@ -20,17 +20,7 @@ from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError, MissingPackage, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpumagic.devices.protocols import Runtime
-
-
-class Candidate(NamedTuple):
-    """One kind of device that could be used."""
-
-    kind: str  # the word in front of the colon of a torch device
-    why_not: Callable[[Any], str | None]  # None if it can be used
-    open: Callable[[Any], Runtime]
 
 
 def open_runtime(kind: str | None = None, *, torch: Any = None) -> Runtime:
@@ -38,15 +28,14 @@ def open_runtime(kind: str | None = None, *, torch: Any = None) -> Runtime:
     if kind == "cpu":
         return CpuRuntime()
     torch = torch or import_torch()
-    if kind is None:
+    if not kind:
         return _best(torch)
     wanted = SIMULATED if kind == word_of(SIMULATED) else kind
-    reasons = {each.kind: each.why_not(torch) for each in candidates(torch)}
-    for each in candidates(torch):
-        if each.kind == wanted and reasons[wanted] is None:
-            return each.open(torch)
+    reasons = {each: _why_not(torch, each) for each in _kinds(torch)}
+    if wanted in reasons and not reasons[wanted]:
+        return _opened(torch, wanted)
     found = "; ".join(f"{word}: {why or 'there'}" for word, why in reasons.items())
-    usable = ", ".join(word for word, why in reasons.items() if why is None)
+    usable = ", ".join(word for word, why in reasons.items() if not why)
     hint = "" if wanted in reasons else did_you_mean(wanted, reasons)
     raise DeviceError(
         f"no device {kind!r} to use here ({found})",
@@ -69,40 +58,51 @@ def best_device(torch: Any = None) -> Any:
     return torch.device(word_of(_best(torch).kind))
 
 
-def candidates(torch: Any) -> tuple[Candidate, ...]:
+def _kinds(torch: Any) -> list[str]:
     """Every kind of device that this torch knows of, best first."""
-    registered = torch_private.registered_backend(torch)
-    not_on = None if simulated_box() else f"not switched on: {SWITCH_ON}"
-    return (
-        # NVIDIA's, and AMD's under ROCm: what nearly everyone has.
-        Candidate("cuda", why_no_cuda, CudaRuntime),
-        # Intel's and Apple's never share a machine, so their order is free.
-        _accelerator("xpu"),
-        _accelerator("mps"),
-        # Only where somebody has asked for it.
-        Candidate(SIMULATED, lambda _: not_on, SimulatedRuntime),
-        # Whatever an extension has registered: after torch's own, as it may be
-        # there only to try something out.
-        *(() if registered in (None, SIMULATED) else (_accelerator(str(registered)),)),
-        # Always there, so it ends the search.
-        Candidate("cpu", lambda _: None, lambda _: CpuRuntime()),
-    )
+    further = torch_private.registered_backend(torch)
+    kinds = [
+        "cuda",  # NVIDIA's, and AMD's under ROCm: what nearly everyone has
+        *("xpu", "mps"),  # they never share a machine, so their order is free
+        SIMULATED,  # only where somebody has asked for it
+        # Whatever an extension has registered: after torch's own, as it may be there
+        # only to try something out.
+        further or SIMULATED,
+        "cpu",  # always there, so it ends the search
+    ]
+    return list(dict.fromkeys(kinds))
 
 
-def _accelerator(kind: str) -> Candidate:
-    def why_not(torch: Any) -> str | None:
-        # Without a way to wait for it no figure of ours would be true.
-        if not hasattr(getattr(torch, kind, None), "synchronize"):
-            return f"this torch has no torch.{kind}.synchronize"
-        return None if is_available(torch, kind) else "torch finds no such device"
+def _why_not(torch: Any, kind: str) -> str | None:
+    """Why devices of a kind cannot be used; None if they can."""
+    if kind == "cuda":
+        return why_no_cuda(torch)
+    if kind == "cpu" or (kind == SIMULATED and simulated_box()):
+        return None
+    if kind == SIMULATED:
+        return f"not switched on: {SWITCH_ON}"
+    # Without a way to wait for it no figure of ours would be true.
+    if not hasattr(getattr(torch, kind, None), "synchronize"):
+        return f"this torch has no torch.{kind}.synchronize"
+    return None if is_available(torch, kind) else "torch finds no such device"
 
-    return Candidate(kind, why_not, lambda torch: AcceleratorRuntime(torch, kind))
+
+def _opened(torch: Any, kind: str) -> Runtime:
+    match kind:
+        case "cpu":
+            return CpuRuntime()
+        case "cuda":
+            return CudaRuntime(torch)
+        case "sim":
+            return SimulatedRuntime(torch)
+    return AcceleratorRuntime(torch, kind)
 
 
 def _best(torch: Any) -> Runtime:
-    if simulated_box() is not None:
+    if simulated_box():
         return SimulatedRuntime(torch)  # nobody has it on without wanting it
-    usable = [x.open(torch) for x in candidates(torch) if x.why_not(torch) is None]
+    kinds = (each for each in _kinds(torch) if not _why_not(torch, each))
+    usable = [_opened(torch, each) for each in kinds]
     # The CPU counts as started whatever is there: it is only the last resort.
     return next((each for each in usable[:-1] if each.started()), usable[0])
 

@@ -50,13 +50,8 @@ class Access(NamedTuple):
     """One of the two accesses of a race."""
 
     stream: int  # the driver's handle of its stream; 0 is the default one
-    writes: bool  # whether it writes
+    verb: str  # what it does there: "reads", "writes"
     mark: PlaceMark | None  # where the user's code made it
-
-    @property
-    def verb(self) -> str:
-        """What it does."""
-        return "writes" if self.writes else "reads"
 
 
 @contextlib.contextmanager
@@ -138,11 +133,9 @@ def _collector(
             return []
 
         def _seen(self, access: Any) -> Access:
-            return Access(
-                access.stream,
-                access.type is sanitizer.AccessType.WRITE,
-                self._marks.get(access.seq_num),
-            )
+            writes = access.type is sanitizer.AccessType.WRITE
+            verb = "writes" if writes else "reads"
+            return Access(access.stream, verb, self._marks.get(access.seq_num))
 
         def _as_if_waited(self, earlier_stream: int, later_stream: int) -> None:
             event = -1  # no event of CUDA has such an address

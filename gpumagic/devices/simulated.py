@@ -35,20 +35,17 @@ def word_of(kind: str) -> str:
 
     A simulated GPU that stands in for CUDA is called "cuda".
     """
-    box = simulated_box() if kind == SIMULATED else None
-    return "cuda" if getattr(box, "as_cuda", False) else kind
+    stands_in = kind == SIMULATED and getattr(simulated_box(), "as_cuda", False)
+    return "cuda" if stands_in else kind
 
 
 def libraries_started(device: int) -> frozenset[str]:
     """The libraries of kernels that a simulated GPU has opened, by their own names."""
-    box = simulated_box()
-    opened = (
-        gpu.libraries
-        for gpu in (() if box is None else box.machine.gpus)
-        if gpu.index == device
-    )
     return frozenset(
-        _LIBRARIES.get(name, name) for name in next(opened, frozenset[str]())
+        _LIBRARIES.get(name, name)
+        for gpu in required_box().machine.gpus
+        if gpu.index == device
+        for name in gpu.libraries
     )
 
 

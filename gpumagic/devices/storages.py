@@ -55,8 +55,10 @@ class Stored(NamedTuple):
 
 def without_overrides(torch: Any) -> AbstractContextManager[Any]:
     """While this lasts, questions reach torch and no `__torch_function__`."""
-    quiet = getattr(torch._C, "DisableTorchFunction", None)
-    return nullcontext() if quiet is None else quiet()
+    quiet: AbstractContextManager[Any] = getattr(
+        torch._C, "DisableTorchFunction", nullcontext
+    )()
+    return quiet
 
 
 def stored_by(torch: Any, tensor: Any) -> Stored | None:
@@ -67,7 +69,7 @@ def stored_by(torch: Any, tensor: Any) -> Stored | None:
         device = storage.device
         if not nbytes or device.type == "meta":  # fake tensors lie there as well
             return None
-        if (memory := getattr(storage, "_gpumagic", None)) is not None:
+        if memory := getattr(storage, "_gpumagic", None):
             return _simulated(memory, device)
         address = _address(torch, tensor)
     except (RuntimeError, TypeError):  # also NotImplementedError: it has no storage
@@ -82,7 +84,7 @@ def stored_in(storage: Any) -> Stored | None:
         nbytes, device = words.nbytes(storage), words.device.__get__(storage)
         if not nbytes or device.type == "meta":
             return None
-        if (memory := getattr(storage, "_gpumagic", None)) is not None:
+        if memory := getattr(storage, "_gpumagic", None):
             return _simulated(memory, device)
         return _stored(device, int(words.data_ptr(storage)), nbytes)
     except (RuntimeError, TypeError, AttributeError):
@@ -124,20 +126,18 @@ def _simulated(memory: Any, device: Any) -> Stored | None:
     if getattr(type(getattr(memory, "gpu", None)), "gone", False):
         return None
     block = getattr(getattr(memory, "life", None), "block", None)
-    if block is None:
-        return None
-    return Stored(StorageKey("sim", device.index or 0, block.address), block.size)
+    return block and Stored(
+        StorageKey("sim", device.index or 0, block.address), block.size
+    )
 
 
 def _address(torch: Any, tensor: Any) -> int:
     """Where the storage begins; 0 where telling could copy a lazy clone."""
-    ask = getattr(torch._C, "_data_address", None)
-    if ask is not None:  # of the storage, whichever part of it the tensor is
-        return int(ask(tensor))
+    if ask := getattr(torch._C, "_data_address", None):
+        return int(ask(tensor))  # of the storage, whichever part of it the tensor is
     ask = getattr(torch.Tensor, "const_data_ptr", None)
-    if ask is None:
-        is_lazy = getattr(torch._C, "_is_cow_tensor", None)
-        if is_lazy is not None and is_lazy(tensor):
+    if not ask:
+        if getattr(torch._C, "_is_cow_tensor", lambda _: False)(tensor):
             return 0
         ask = torch.Tensor.data_ptr
     found = int(ask(tensor))
@@ -154,8 +154,7 @@ class TensorWords:
         self.retains_grad = torch.Tensor.retains_grad.__get__
         self.grad = torch.Tensor.grad.__get__
         self.grad_fn = torch.Tensor.grad_fn.__get__
-        base = getattr(torch.Tensor, "_base", None)
-        self.base = (lambda _: None) if base is None else base.__get__
+        self.base = torch.Tensor._base.__get__
 
 
 class NodeWords(NamedTuple):
@@ -198,7 +197,7 @@ def words_of(node_class: type) -> NodeWords | None:
 def kept_by(torch: Any, node: Any, words: NodeWords) -> Kept:
     """What a node keeps; nothing is run, and what a backward pass has freed is gone."""
     things = [each for each, _ in words.edges(node) if each is not None]
-    if words.variable is not None:
+    if words.variable:
         things.append(words.variable(node))
     if not tells_saved(torch):
         return Kept(things, len(words.saved))

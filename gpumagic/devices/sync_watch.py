@@ -21,8 +21,9 @@ import re
 import sys
 import threading
 import time
+import traceback
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.torch_private import replaced
 from gpumagic.errors import DeviceError
@@ -31,7 +32,6 @@ from gpumagic.report.places import Place, PlaceMark, Places, code_line, runs_thr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType
 
 _WARN, _ERROR = 1, 2  # torch's numbers for its modes
 _PRINTING = "_tensor_str.py"  # where torch makes the text of a tensor
@@ -77,16 +77,6 @@ _ASKS_FOR_A_VALUE = frozenset(
 )
 
 
-class _Wait(NamedTuple):
-    """A wait that nobody has looked at yet; `what` is None where torch does not say."""
-
-    what: str | None
-    mark: PlaceMark | None
-    caller: PlaceMark | None
-    waited_ns: int | None
-    ended_ns: int
-
-
 @contextlib.contextmanager
 def watch_syncs(torch: Any, kind: str) -> Iterator[list[SyncCall]]:
     """Note each call that makes the host wait, by the line of the user's own code.
@@ -99,21 +89,22 @@ def watch_syncs(torch: Any, kind: str) -> Iterator[list[SyncCall]]:
     """
     read, write = _mode_of(torch, kind)
     places = Places(tuple(map(str, getattr(torch, "__path__", ()))))
-    waits: list[_Wait] = []
+    waits: list[Callable[[], SyncCall]] = []
 
-    def note(what: str | None, waited_ns: int | None = None) -> None:
-        what = "printing a tensor" if runs_through(_PRINTING) else what
+    def note(what: str, waited_s: float | None = None) -> None:
+        if runs_through(_PRINTING):
+            what = "printing a tensor"
         ended_ns = time.perf_counter_ns()
         marks = places.here(), places.caller()
-        waits.append(_Wait(what, *marks, waited_ns, ended_ns))
+        waits.append(functools.partial(_seen, what, *marks, waited_s, ended_ns))
 
     def warned() -> None:
         if not asked_for.now:  # else it is noted there, when it has ended
-            note(None)
+            note("")
 
     seen: list[SyncCall] = []
     with contextlib.ExitStack() as undo:
-        undo.callback(lambda: seen.extend(map(_looked_at, waits)))
+        undo.callback(lambda: seen.extend(look() for look in waits))
         asked_for = undo.enter_context(_wrapped_syncs(torch, note))
         undo.enter_context(_taken_warnings(warned))
         undo.enter_context(_warning_mode(read, write))
@@ -146,26 +137,26 @@ def _mode_of(
             f"on cuda only",
             _ANYWAY,
         )
-    # The public words start CUDA.
-    read = getattr(torch._C, "_cuda_get_sync_debug_mode", None)
-    write = getattr(torch._C, "_cuda_set_sync_debug_mode", None)
-    if read is None or write is None:
+    try:  # the public words start CUDA
+        return torch._C._cuda_get_sync_debug_mode, torch._C._cuda_set_sync_debug_mode
+    except AttributeError:
         raise DeviceError(
             "this torch cannot tell which calls wait for the device: it was built "
             "without CUDA, or lacks the sync debug mode",
             _ANYWAY,
-        )
-    return read, write
+        ) from None
 
 
-def _looked_at(wait: _Wait) -> SyncCall:
-    what = wait.what
-    if what is None:
-        expression = None if wait.mark is None else Place(*wait.mark).expression
-        what = call_in_words(expression)
-    waited_s = None if wait.waited_ns is None else wait.waited_ns / 1e9
-    lines = code_line(wait.mark), code_line(wait.caller)
-    return SyncCall(what, lines[0], waited_s, wait.ended_ns, lines[1])
+def _seen(
+    what: str,
+    mark: PlaceMark | None,
+    caller: PlaceMark | None,
+    waited_s: float | None,
+    ended_ns: int,
+) -> SyncCall:
+    """A wait, by what was typed there where torch does not say what waited."""
+    what = what or call_in_words(mark and Place(*mark).expression)
+    return SyncCall(what, code_line(mark), waited_s, ended_ns, code_line(caller))
 
 
 @contextlib.contextmanager
@@ -202,8 +193,10 @@ def _take_out(own: Any, filters: list[Any]) -> None:
 
 def _filters() -> list[Any]:
     """The filters in force; since Python 3.14 they can be those of a context."""
-    current = getattr(warnings, "_get_filters", None)
-    filters: list[Any] = warnings.filters if current is None else current()  # type: ignore[assignment]
+    here: Callable[[], Any] = getattr(
+        warnings, "_get_filters", lambda: warnings.filters
+    )
+    filters: list[Any] = here()
     return filters
 
 
@@ -215,7 +208,7 @@ class _AskedFor(threading.local):
 
 @contextlib.contextmanager
 def _wrapped_syncs(
-    torch: Any, note: Callable[[str, int | None], None]
+    torch: Any, note: Callable[[str, float | None], None]
 ) -> Iterator[_AskedFor]:
     """Tell of each explicit wait in the block, with what it took on the host's clock.
 
@@ -236,10 +229,10 @@ def _wrapped_syncs(
             try:
                 return original(*args, **options)
             finally:
-                waited_ns = time.perf_counter_ns() - began_ns
+                waited_s = (time.perf_counter_ns() - began_ns) / 1e9
                 asked_for.now = False
                 if not _is_ours():
-                    note(what, waited_ns)
+                    note(what, waited_s)
 
         return synchronize
 
@@ -254,14 +247,12 @@ def _wrapped_syncs(
 
 def _is_ours() -> bool:
     """Whether a wait is asked for by our own code, as the prefetcher does."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and _package(frame) == "torch":
-        frame = frame.f_back
-    return frame is not None and _package(frame) == _package(sys._getframe())
-
-
-def _package(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__")).partition(".")[0]
+    callers = (
+        str(frame.f_globals.get("__name__")).partition(".")[0]
+        for frame, _ in traceback.walk_stack(sys._getframe(2))
+    )
+    asking = next((each for each in callers if each != "torch"), "")
+    return asking == __name__.partition(".")[0]
 
 
 def _known_to_wait(torch: Any) -> Iterator[tuple[Any, str, str]]:

@@ -27,15 +27,15 @@ class TorchBuild(Record):
 
 def read_torch_build() -> TorchBuild | None:
     """The build, from torch's own version file: importing torch takes a second."""
-    if (torch := sys.modules.get("torch")) is not None:
+    if torch := sys.modules.get("torch"):
         return _imported_build(torch)
     try:
         spec = util.find_spec("torch")
     except ValueError:  # somebody has put None or a stand-in in its place
         return None
-    if spec is None or spec.origin is None:
+    if not spec or not spec.origin:
         return None
-    if spec.submodule_search_locations is None:
+    if not spec.submodule_search_locations:
         return TorchBuild("unknown version", None, None, None, hidden_by=spec.origin)
     said = _assignments(Path(spec.origin).with_name("version.py"))
     return TorchBuild(
@@ -82,4 +82,4 @@ def _accelerator(torch: Any) -> str | None:
     if getattr(getattr(torch, "xpu", None), "is_initialized", bool)():
         return "xpu"
     mps = getattr(getattr(torch, "backends", None), "mps", None)
-    return "mps" if mps is not None and mps.is_available() else None
+    return "mps" if getattr(mps, "is_available", bool)() else None

@@ -56,8 +56,7 @@ def cuda_count_latched(torch: Any) -> int:
     The public `device_count()` may read CUDA_VISIBLE_DEVICES anew and then tells
     what a changed variable would give, not what the driver has fixed.
     """
-    ask = getattr(torch._C, "_cuda_getDeviceCount", None)
-    return int(ask() if ask is not None else torch.cuda.device_count())
+    return int(getattr(torch._C, "_cuda_getDeviceCount", torch.cuda.device_count)())
 
 
 def cuda_count_unstarted(torch: Any) -> int | None:
@@ -82,15 +81,13 @@ def cuda_count_unstarted(torch: Any) -> int | None:
 
 def lost_by_fork(torch: Any) -> bool:
     """Whether a parent process had CUDA, so that this one can never have it."""
-    ask = getattr(torch.cuda, "_is_in_bad_fork", None)
-    return ask is not None and bool(ask())
+    return bool(getattr(torch.cuda, "_is_in_bad_fork", bool)())
 
 
 def registered_backend(torch: Any) -> str | None:
     """The kind of device that an extension of torch has registered, if one has."""
-    ask = getattr(torch._C, "_get_privateuse1_backend_name", None)
-    name = str(ask()) if ask is not None else _UNNAMED
-    return None if name == _UNNAMED else name
+    name: str = getattr(torch._C, "_get_privateuse1_backend_name", str)()
+    return None if name in ("", _UNNAMED) else name
 
 
 def is_capturing(torch: Any, kind: str) -> bool:
@@ -99,23 +96,18 @@ def is_capturing(torch: Any, kind: str) -> bool:
     Nothing may be waited for until that is over. A kind without the word captures
     nothing.
     """
-    ask = getattr(getattr(torch, kind, None), "is_current_stream_capturing", None)
-    return ask is not None and bool(ask())
+    module = getattr(torch, kind, None)
+    return bool(getattr(module, "is_current_stream_capturing", bool)())
 
 
-def compilations(torch: Any) -> int | None:
-    """How many pieces of code torch.compile has taken so far; None if unknown.
+def compilations(torch: Any) -> int:
+    """How many pieces of code torch.compile has taken so far.
 
     Its counters are asked only where it has been used already: the attribute
     `torch._dynamo` imports itself, which takes seconds.
     """
-    dynamo = vars(torch).get("_dynamo")
-    utils = None if dynamo is None else vars(dynamo).get("utils")
-    if utils is None:
-        return 0
-    counters = getattr(utils, "counters", None)
-    if counters is None:
-        return None
+    utils = sys.modules.get(f"{torch.__name__}._dynamo.utils")
+    counters = getattr(utils, "counters", {})
     # Not by index: that would make an entry in the user's counters.
     return int(counters.get("frames", {}).get("total", 0))
 
@@ -127,11 +119,10 @@ def empty_host_cache(torch: Any) -> bool:
         getattr(accelerator, "empty_host_cache", None),
         *(getattr(torch._C, name, None) for name in _EMPTY_HOST_CACHE),
     ]
-    for empty in words:
-        if empty is not None:
-            with contextlib.suppress(RuntimeError):
-                empty()
-                return True
+    for empty in filter(None, words):
+        with contextlib.suppress(RuntimeError):
+            empty()
+            return True
     return False
 
 

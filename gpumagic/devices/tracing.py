@@ -92,11 +92,11 @@ class ProfilerTracing:
     def __init__(self, torch: Any, kind: str) -> None:
         self._torch = torch
         self._kind = kind
-        self._module = None if kind == "cpu" else getattr(torch, kind, None)
+        self._module: Any = getattr(torch, kind, None)
         self._profile: Any = None
         self._expects_devices = False
         self._may_lose = False
-        self._text: str | None = None
+        self._text = ""
         self._problem = LOST
         self._began_ns = self._ended_ns = 0
         self._is_cut = False
@@ -143,7 +143,7 @@ class ProfilerTracing:
         if not self._is_cut:
             self._halt()
         profile, self._profile = self._profile, None
-        if profile is None:
+        if not profile:
             return
         try:
             self._text = exported(profile)
@@ -175,7 +175,7 @@ class ProfilerTracing:
     def trace(self) -> Trace:
         """What was seen between begin and end."""
         length_s = max(self._ended_ns - self._began_ns, 0) / 1e9
-        if self._text is None:
+        if not self._text:
             return Trace((), length_s, *self._problem)
         try:
             seen = kineto.read(self._text, _BEGIN, _END)
@@ -199,7 +199,7 @@ class ProfilerTracing:
 
     def save(self, path: str | Path) -> None:
         """Write the profiler's own JSON, which has more than `trace` tells."""
-        if self._text is None:
+        if not self._text:
             raise DeviceError(*self._problem)
         Path(path).write_text(self._text, encoding="utf-8")
 
@@ -211,11 +211,9 @@ class ProfilerTracing:
         """
         self._mark(_WARM_UP)
         self._expects_devices = self._in_use()
-        sees = sees_devices(self._torch, self._kind)
-        if self._module is None or not self._expects_devices or not sees:
+        if not self._expects_devices or not sees_devices(self._torch, self._kind):
             return
-        spin = getattr(self._module, "_sleep", None)
-        if spin is not None:
+        if spin := getattr(self._module, "_sleep", None):
             # Kernels that need no memory: the counters stay as they are.
             first_ones = kernels_to_lose(self._torch)
             for _ in range(first_ones):
@@ -226,10 +224,9 @@ class ProfilerTracing:
         self._module.synchronize()
 
     def _in_use(self) -> bool:
-        if self._module is None:
+        if self._kind == "cpu" or not self._module:
             return False
-        started = getattr(self._module, "is_initialized", None)
-        return started is None or bool(started())
+        return bool(getattr(self._module, "is_initialized", lambda: True)())
 
     def _mark(self, name: str) -> None:
         with self._torch.profiler.record_function(name):
@@ -249,7 +246,7 @@ def require_startable(torch: Any) -> None:
             "torch's profiler is running already, and there can be only one",
             "stop it first, or run this without --profile",
         )
-    could_start = not torch.cuda.is_initialized() and why_no_cuda(torch) is None
+    could_start = not torch.cuda.is_initialized() and not why_no_cuda(torch)
     if could_start and not driver_initialised():
         raise DeviceError(
             "torch's profiler would start CUDA, which has not been used yet",
@@ -259,8 +256,7 @@ def require_startable(torch: Any) -> None:
 
 def is_running(torch: Any, *, unknown: bool) -> bool:
     """Whether a profiler is running in this thread."""
-    ask = getattr(torch.autograd, "_profiler_enabled", None)
-    return unknown if ask is None else bool(ask())
+    return bool(getattr(torch.autograd, "_profiler_enabled", lambda: unknown)())
 
 
 def started(torch: Any, kind: str, *, devices_alone: bool = False) -> Any:
@@ -304,10 +300,7 @@ def sees_devices(torch: Any, kind: str) -> bool:
 def kernels_to_lose(torch: Any) -> int:
     """How many kernels have to come first, so that none is lost that matters."""
     version = getattr(getattr(torch, "version", None), "cuda", None)
-    numbers = re.match(r"(\d+)\.(\d+)", version or "")
-    if numbers is None:
-        return 1
-    found = int(numbers[1]), int(numbers[2])
+    found = tuple(map(int, re.findall(r"\d+", version or "")[:2]))
     return _ENOUGH_TO_LOSE if _LOSING_FROM <= found < _LOSING_UNTIL else 1
 
 
@@ -323,12 +316,8 @@ def stop(torch: Any, profile: Any) -> None:
 
 def stop_without_waiting(torch: Any) -> None:
     """Stop it as it is; what it has seen is lost."""
-    disable = getattr(torch.autograd, "_disable_profiler", None)
-    forget = getattr(torch.autograd.profiler, "_run_on_profiler_stop", None)
-    if disable is not None:
-        disable()
-    if forget is not None:
-        forget()
+    getattr(torch.autograd, "_disable_profiler", bool)()
+    getattr(torch.autograd.profiler, "_run_on_profiler_stop", bool)()
 
 
 def exported(profile: Any) -> str:
@@ -342,7 +331,7 @@ def exported(profile: Any) -> str:
 def _activities(torch: Any, kind: str) -> list[Any]:
     known = torch.profiler.ProfilerActivity
     device = getattr(known, ACTIVITIES.get(kind, ""), None)
-    if device is None or device not in torch.profiler.supported_activities():
+    if device not in torch.profiler.supported_activities():
         return [known.CPU]
     return [known.CPU, device]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpumagic.report.record import Record
-from gpumagic.report.units import count_text
+from gpumagic.report.units import count_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,13 +58,16 @@ class Place(NamedTuple):
     gpu: int
     part: int | None = None
 
+    @property
+    def is_slice(self) -> bool:
+        """Whether it is a part of a GPU."""
+        return self.part is not None
 
-def uuid_of(place: Place, devices: Sequence[Device]) -> str | None:
-    """The UUID of a GPU or slice, where it is known."""
-    device = devices[place.gpu]
-    part = device if place.part is None else device.mig[place.part]
-    found: str | None = part.uuid
-    return found
+    def uuid(self, devices: Sequence[Device]) -> str | None:
+        """Its UUID, of a slice the slice's, where it is known."""
+        device = devices[self.gpu]
+        found: str | None = device.mig[self.part].uuid if self.is_slice else device.uuid
+        return found
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,7 @@ class Entry:
     doubt: str = ""  # why a driver may read it otherwise
 
     def __str__(self) -> str:
-        shown = self.text[:_SHOWN] + "..." if len(self.text) > _SHOWN else self.text
-        return repr(shown)
+        return repr(shortened(self.text, _SHOWN))
 
 
 def _is_blank(text: str) -> bool:
@@ -101,10 +103,8 @@ def _read_entry(text: str, kind: Kind, devices: Sequence[Device]) -> Entry:
 
 def _read_number(text: str, count: int) -> Entry:
     match = _DECIMAL.match(text)
-    if match is None:
-        empty = _is_blank(text)
-        why = "it is empty" if empty else "it is neither a number nor a UUID"
-        return Entry(text, remark=why)
+    if not match:
+        return Entry(text, remark="it is neither a number nor a UUID")
     sign, digits = match.groups()
     number = int(sign + (digits.lstrip("0")[:_DIGITS] or "0"))
     doubt = _doubt_of_number(text, sign, number, count)
@@ -139,16 +139,16 @@ def _read_uuid(text: str, devices: Sequence[Device]) -> Entry:
         for place, name in names.items()
         if name and (name == text if whole else name.startswith(text))
     ]
-    place = fitting[0] if len(fitting) == 1 else None
+    if len(fitting) > 1:
+        return Entry(text, None, "more than one GPU fits it")
     doubt = ""
-    if len(fitting) < 2 and None in names.values() and text not in names.values():
+    if None in names.values() and text not in names.values():
         doubt = "a UUID of this machine is not known"
-    elif place and text == Kind.GPU.value:
+    elif fitting and text == Kind.GPU.value:
         doubt = "this may be too little to name the only GPU"
-    if place:
-        return Entry(text, place, doubt=doubt)
-    remark = "more than one GPU fits it" if fitting else "no GPU or slice fits it"
-    return Entry(text, None, remark, doubt)
+    if fitting:
+        return Entry(text, fitting[0], doubt=doubt)
+    return Entry(text, None, "no GPU or slice fits it", doubt)
 
 
 def _names(text: str, devices: Sequence[Device]) -> dict[Place, str | None]:
@@ -206,7 +206,7 @@ def visible(
     seen = _limited(_with_slices(named, devices, notes), mig_limit, notes)
     return Visible(
         tuple(devices[place.gpu].index for place in seen),
-        tuple(uuid_of(place, devices) for place in seen),
+        tuple(place.uuid(devices) for place in seen),
         notes.certain,
         tuple(notes.reasons),
     )
@@ -217,8 +217,10 @@ def seen_under(
 ) -> Visible:
     """What a process sees under values of the two variables."""
     gpus = usable(inventory)
-    alike = len({gpu.name for gpu in gpus}) == 1 and gpus[0].name is not None
-    seen = visible(mask, gpus, order=BY_PCI_ADDRESS if alike else order)
+    names = {gpu.name for gpu in gpus}
+    if len(names) == 1 and None not in names:
+        order = BY_PCI_ADDRESS  # as all are equally fast
+    seen = visible(mask, gpus, order=order)
     if mps and not (mask or "").startswith(("GPU-", "MIG-")):
         doubt = "an MPS daemon may number the GPUs in its own way"
         return replace(seen, certain=False, reasons=(*seen.reasons, doubt))
@@ -227,7 +229,7 @@ def seen_under(
 
 def usable(inventory: Inventory) -> tuple[Gpu, ...]:
     """The GPUs that CUDA can use, by ascending PCI address, as it numbers them."""
-    answering = [gpu for gpu in inventory.gpus if gpu.problem is None]
+    answering = [gpu for gpu in inventory.gpus if not gpu.problem]
     return tuple(sorted(answering, key=lambda gpu: gpu.pci_address or ""))
 
 
@@ -263,7 +265,7 @@ def _named(entries: Sequence[Entry], notes: _Notes) -> list[Place]:
     for entry in entries:
         if entry.doubt:
             notes.doubt(f"{entry}: {entry.doubt}")
-        if entry.place is None:
+        if not entry.place:
             notes.say(f"the list ends at {entry}: {entry.remark}")
             break
         if entry.remark:
@@ -282,10 +284,10 @@ def _with_slices(
     seen = []
     for place in named:
         device = devices[place.gpu]
-        if place.part is None and device.mig:
+        if not place.is_slice and device.mig:
             notes.say(f"GPU {device.index} is in MIG mode: its first slice is seen")
             seen.append(Place(place.gpu, 0))
-        elif place.part is None and getattr(device, "mig_enabled", None):
+        elif not place.is_slice and getattr(device, "mig_enabled", False):
             notes.say(f"GPU {device.index} is in MIG mode and has no slices")
         else:
             seen.append(place)
@@ -294,7 +296,7 @@ def _with_slices(
 
 def _limited(seen: list[Place], mig_limit: int, notes: _Notes) -> list[Place]:
     """The first slices alone, if there are slices."""
-    slices = [place for place in seen if place.part is not None]
+    slices = [place for place in seen if place.is_slice]
     if not slices:
         return seen
     if len(slices) < len(seen):

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices import torch_private
 from gpumagic.devices.cpu import CpuRuntime
-from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.simulated import word_of
 from gpumagic.devices.torch_private import loaded_torch
 
 if TYPE_CHECKING:
@@ -99,10 +99,9 @@ class Window:
     def mark_end(self) -> None:
         """Record the end events, each behind its start."""
         for lane in self._lanes:
-            if lane.start is not None:
-                lane.end = self.runtime.record(lane.stream)
+            lane.end = self.runtime.record(lane.stream)
 
-    def close(self, limit_s: float | None = None) -> Waited:
+    def close(self, limit_s: float = math.inf) -> Waited:
         """Wait until all devices are idle again."""
         return wait_for_all(
             self.runtime,
@@ -157,7 +156,7 @@ def wait_for_all(
     events: Sequence[Any | None],
     *,
     since_ns: int,
-    limit_s: float | None = None,
+    limit_s: float = math.inf,
     most_polls: float = math.inf,
 ) -> Waited:
     """Wait for some events, and then until all devices in use are idle."""
@@ -166,10 +165,9 @@ def wait_for_all(
     began = time.perf_counter()
     left = () if _poll(runtime, events, began, limit_s, most_polls) else events
     short = not left and runtime.now_ns() - since_ns < _THREAD_PAYS_S * 1e9
-    if short and limit_s is None and all(each is not None for each in events):
+    if short and limit_s == math.inf and all(each is not None for each in events):
         return _wait_at_once(runtime, left)
-    until = None if limit_s is None else began + limit_s
-    return _Helper(runtime, left).waited(until)
+    return _Helper(runtime, left).waited(began + limit_s)
 
 
 def is_in_use(runtime: Runtime) -> bool:
@@ -179,13 +177,10 @@ def is_in_use(runtime: Runtime) -> bool:
 
 def is_capturing(runtime: Runtime) -> bool:
     """Whether a graph is being captured, so that nothing may be waited for."""
-    torch = loaded_torch()
-    if torch is None or not is_in_use(runtime):
-        return False
     # Graphs of the simulated GPU are there for code that says "cuda".
-    box = simulated_box() if runtime.simulated else None
-    stands_in = box is not None and box.as_cuda
-    return torch_private.is_capturing(torch, "cuda" if stands_in else runtime.kind)
+    return is_in_use(runtime) and torch_private.is_capturing(
+        loaded_torch(), word_of(runtime.kind)
+    )
 
 
 def _wait_at_once(runtime: Runtime, events: Sequence[Any | None]) -> Waited:
@@ -200,7 +195,7 @@ def _poll(
     runtime: Runtime,
     events: Sequence[Any | None],
     began: float,
-    limit_s: float | None,
+    limit_s: float,
     most_polls: float,
 ) -> bool:
     """Ask until all events are reached; False if that is asked too often."""
@@ -210,7 +205,7 @@ def _poll(
             if most_polls <= 0:
                 return False
             passed_s = time.perf_counter() - began
-            if limit_s is not None and passed_s > limit_s:
+            if passed_s > limit_s:
                 raise NotInTime
             if passed_s > _POLLS_S:
                 time.sleep(max(_SHORTEST_PAUSE_S, passed_s * _PAUSE_SHARE))
@@ -226,31 +221,27 @@ class _Helper(threading.Thread):
         self._events = events
         # Which device is current is known to each thread apart, and some kinds of
         # device count the current one as in use.
-        current = runtime.current_device()
-        self._stream = None if current is None else runtime.current_stream(current)
-        self._waited: Waited | None = None
-        self._error: BaseException | None = None
+        self._stream = runtime.current_stream(runtime.current_device() or 0)
+        self._outcome: Waited | BaseException = NotInTime()
         self.start()
 
     def run(self) -> None:
         """Wait; the error is kept for whoever joins."""
         try:
             with self._runtime.on_stream(self._stream):
-                self._waited = _wait_at_once(self._runtime, self._events)
+                self._outcome = _wait_at_once(self._runtime, self._events)
         except BaseException as error:  # noqa: BLE001 - raised by `waited`
-            self._error = error
+            self._outcome = error
         finally:
             self._stream, self._events = None, ()
 
-    def waited(self, until: float | None) -> Waited:
+    def waited(self, until: float) -> Waited:
         """When what had ended; Ctrl-C comes through meanwhile."""
-        while self.is_alive() and (until is None or time.perf_counter() < until):
+        while self.is_alive() and time.perf_counter() < until:
             self.join(_JOIN_S)
-        if self._error is not None:
-            raise self._error
-        if self._waited is None:
-            raise NotInTime
-        return self._waited
+        if isinstance(self._outcome, Waited):
+            return self._outcome
+        raise self._outcome
 
 
 class Alarm:
@@ -258,25 +249,24 @@ class Alarm:
 
     def __init__(self, after_s: float, call: Callable[[], bool]) -> None:
         self._after_s, self._call = after_s, call
-        self._signal: Any = None  # its number
-        self._timer: threading.Timer | None = None
+        self._signal: Any = 0  # its number, while it is set
+        self._timer = threading.Timer(after_s, self._ask)
 
     def set(self) -> None:
         """From now on it runs."""
         is_main = threading.current_thread() is threading.main_thread()
         if not is_main or self._after_s == math.inf:  # it would never ring
             return
-        self._signal = next(_unused(), None)
-        if self._signal is not None:
+        self._signal = next(_unused(), 0)
+        if self._signal:
             signal.signal(self._signal, self._ring)
             self._wait(self._after_s)
 
     def off(self) -> None:
         """It rings no more, and the signal is as it was."""
-        if self._timer is not None:
-            self._timer.cancel()
-        number, self._signal = self._signal, None
-        if number is not None and signal.getsignal(number) == self._ring:
+        self._timer.cancel()
+        number, self._signal = self._signal, 0
+        if number and signal.getsignal(number) == self._ring:
             # One that is on its way is heard first: `signal` sees to that.
             signal.signal(number, signal.SIG_DFL)
 
@@ -287,11 +277,11 @@ class Alarm:
 
     def _ask(self) -> None:
         number = self._signal
-        if number is not None:
+        if number:
             _thread.interrupt_main(number)
 
     def _ring(self, *_: Any) -> None:
-        if self._signal is None:
+        if not self._signal:
             return
         if self._call():
             self.off()

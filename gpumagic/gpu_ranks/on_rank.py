@@ -98,12 +98,9 @@ def choices() -> list[list[Any]]:
     That is what it was started with: whoever has started it, a batch system or a user,
     may have left the others to somebody else.
     """
-    from gpumagic.gpu_select.machine import places
     from gpumagic.gpu_select.situation import allowed_places, look
 
-    situation = look(open_driver())
-    allowed = allowed_places(situation)
-    found = places(situation.inventory) if allowed is None else allowed
+    found = allowed_places(look(open_driver()))
     return [[each.gpu.index, each.uuid] for each in found][:_MOST_CHOICES]
 
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from gpumagic.devices.nvidia import open_driver
 from gpumagic.gpu_select.report import Action
 from gpumagic.gpu_select.situation import look, report_of
+from gpumagic.gpu_select.watch import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpumagic.devices.protocols import Driver
     from gpumagic.gpu_select.answer_gpus import SelectReport
-    from gpumagic.gpu_select.situation import Witness
+    from gpumagic.gpu_select.watch import Witness
 
 
 def select(  # noqa: PLR0913 -- each one is an option of the magic
@@ -62,9 +63,7 @@ def select(  # noqa: PLR0913 -- each one is an option of the magic
     return apply(request, driver or open_driver())
 
 
-def status(
-    driver: Driver | None = None, *, witness: Witness | None = None
-) -> SelectReport:
+def status(driver: Driver | None = None, *, witness: Witness = NOBODY) -> SelectReport:
     """Say which GPUs this process sees or will see, and whether it can still choose.
 
     Asking starts nothing.
@@ -73,6 +72,6 @@ def status(
         driver: What the machine has; the simulated machine if one is on, else this
             machine's own driver.
 
-        witness: Who has watched since the extension was loaded, if anybody.
+        witness: Who has watched since the extension was loaded.
     """
     return report_of(look(driver or open_driver(), witness), Action.STATUS)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpumagic.devices.visibility import BY_PCI_ADDRESS
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_select import claims, variables
-from gpumagic.gpu_select.free import Choice, NotEnough, freest, out_of_reach, usage_of
+from gpumagic.gpu_select.free import Choice, NotEnough, freest, out_of_reach
 from gpumagic.gpu_select.machine import (
     Place,
     places,
@@ -24,29 +24,29 @@ from gpumagic.gpu_select.machine import (
     resolve,
     together,
 )
-from gpumagic.gpu_select.report import Action, Remark, Verdict
-from gpumagic.gpu_select.request import Kind, read
+from gpumagic.gpu_select.report import TRIED, Action, Remark, Verdict
+from gpumagic.gpu_select.request import Kind
 from gpumagic.gpu_select.situation import (
     allowed_places,
-    limiting_mask,
     look,
     rank_shown,
     report_of,
     way_out,
 )
 from gpumagic.gpu_select.variables import MPS, ORDER, VISIBLE
+from gpumagic.gpu_select.watch import NOBODY
 from gpumagic.report.units import bytes_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gpumagic.devices.protocols import Driver
+    from gpumagic.devices.protocols import Driver, VisibleDevice
     from gpumagic.devices.visibility import Visible
     from gpumagic.gpu_select.answer_gpus import SelectReport
     from gpumagic.gpu_select.claims import Claims
     from gpumagic.gpu_select.request import Request
-    from gpumagic.gpu_select.restart import Kept
-    from gpumagic.gpu_select.situation import Situation, Witness
+    from gpumagic.gpu_select.situation import Situation
+    from gpumagic.gpu_select.watch import Witness
 
 _PAUSE_S = 5.0  # between two looks while waiting for a GPU to become free
 _RESTART = "type the same with --restart, which keeps it over a restart of the kernel"
@@ -63,7 +63,7 @@ class NotSelected(GpuMagicError):
 def apply(
     request: Request,
     driver: Driver,
-    witness: Witness | None = None,
+    witness: Witness = NOBODY,
     waiting: Callable[[float, str], object] | None = None,
 ) -> SelectReport:
     """Carry out a request that has been read.
@@ -71,9 +71,10 @@ def apply(
     `waiting` is called while waiting with the seconds since the last call and what is
     still in the way.
     """
+    __tracebackhide__ = True
     attempt = Attempt(request, look(driver, witness), witness, waiting)
     verdict = attempt.situation.verdict
-    if request.only_tried:
+    if request.action in TRIED:
         return attempt.carry_out()
     if verdict is Verdict.FIXED:
         return attempt.answer_too_late()
@@ -83,43 +84,34 @@ def apply(
     return attempt.carry_out()
 
 
-def take_up(
-    kept: Kept,
-    read_line: Callable[[str], Request],
-    driver: Driver,
-    witness: Witness | None,
-) -> SelectReport:
-    """Choose again what was chosen before a restart; `read_line` as the magic does."""
-    request = read(kept.uuids) if kept.uuids else read_line(kept.text)
-    report = apply(replace(request, force=kept.force), driver, witness)
-    return replace(report, action=Action.KEPT, request=kept.text)
-
-
 @dataclass
 class Attempt:
     """A request that is carried out on the machine as it is found."""
 
     request: Request
     situation: Situation
-    witness: Witness | None = None
-    waiting: Callable[[float, str], object] | None = None
+    witness: Witness
+    waiting: Callable[[float, str], object] | None
     _remarks: list[Remark] = field(default_factory=list)
 
     def carry_out(self) -> SelectReport:
         """Choose, predict and set, waiting for free GPUs where asked to."""
+        __tracebackhide__ = True
         deadline = time.monotonic() + self.request.wait_s
         while True:
             try:
                 return self._take()
             except NotEnough as error:
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    raise self.refusal(error.problem, error.hint, error.whys) from None
-                pause_s = min(_PAUSE_S, left_s)
-                if self.waiting is not None:
-                    self.waiting(pause_s, error.problem)
-                time.sleep(pause_s)
-                self.situation = look(self.situation.driver, self.witness)
+                found = error
+            # Not in the handler: a Ctrl-C here is no error of an error.
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise self.refusal(found.problem, found.hint, found.whys)
+            pause_s = min(_PAUSE_S, left_s)
+            if self.waiting:
+                self.waiting(pause_s, found.problem)
+            time.sleep(pause_s)
+            self.situation = look(self.situation.driver, self.witness)
 
     def answer_too_late(self) -> SelectReport:
         """The report, if what is visible is what is asked for."""
@@ -129,8 +121,8 @@ class Attempt:
             raise self.refusal(problem, hint)
         choice = self._choice({})
         ranks = [rank_shown(place, situation) for place in choice.places]
-        if ranks == list(range(len(situation.shown or ()))):
-            return self._report(Action.SELECTED, choice.whys)
+        if ranks == list(range(len(situation.shown))):
+            return self._report(request.action, choice.whys)
         if ranks and None not in ranks:
             word = situation.word
             among = ", ".join(
@@ -150,7 +142,7 @@ class Attempt:
     def _choice(self, claimed: dict[str, str]) -> Choice:
         """The places that are meant; `claimed` is what other processes have chosen."""
         request, situation = self.request, self.situation
-        allowed = None if request.force else allowed_places(situation)
+        allowed = allowed_places(situation, force=request.force)
         match request.kind:
             case Kind.NAMED:
                 return named(request.names, situation, allowed)
@@ -179,19 +171,19 @@ class Attempt:
     def _take(self) -> SelectReport:
         """Choose while no other notebook can, so that two never take the same."""
         self._remarks.clear()
-        if self.situation.driver.simulated:
-            return self._settle(self._choice({}), None)
-        with claims.one_at_a_time() as held:
+        # Simulated GPUs are this process's alone.
+        with claims.one_at_a_time(of_all=not self.situation.driver.simulated) as held:
             known = [each.uuid for each in places(self.situation.inventory)]
             claimed = held.of_others(uuid for uuid in known if uuid)
             choice = self._choice(claimed)
-            if held.problem is not None:
+            if held.problem:
                 self._note(f"another notebook may take the same GPU: {held.problem}")
             if self.request.kind is Kind.NAMED:
-                self._remarks += _neighbours(choice.places, claimed)
+                shown = self.situation.shown
+                self._remarks += _neighbours(choice.places, claimed, shown)
             return self._settle(choice, held)
 
-    def _settle(self, choice: Choice, held: Claims | None) -> SelectReport:
+    def _settle(self, choice: Choice, held: Claims) -> SelectReport:
         """Set what is chosen, unless that was only to be tried."""
         situation, chosen = self.situation, choice.places
         mask = self._mask(chosen)
@@ -199,47 +191,46 @@ class Attempt:
         ranks = [rank_of(place, predicted) for place in chosen]
         if self.request.kind is not Kind.ALL and ranks != list(range(len(ranks))):
             raise RuntimeError(f"{chosen} came out as {predicted}")  # a fault of ours
-        if (tried := self.request.only_tried) is not None:
-            return self._report(tried, choice.whys, predicted)
+        if self.request.action in TRIED:
+            return self._report(self.request.action, choice.whys, predicted)
         with variables.changed({VISIBLE: mask, ORDER: BY_PCI_ADDRESS}):
-            if held is not None:
-                held.take(place.uuid for place in chosen if place.uuid)
+            held.take(place.uuid for place in chosen if place.uuid)
             self.situation = look(situation.driver, self.witness)
-            return self._report(Action.SELECTED, choice.whys)
+            return self._report(self.request.action, choice.whys)
 
     def _mask(self, chosen: Sequence[Place]) -> str | None:
         """The value that shows these; None where every GPU is seen without one."""
-        situation = self.situation
-        limited = limiting_mask(situation) is not None and not self.request.force
-        sliced = any(gpu.mig for gpu in situation.inventory.gpus)
-        if self.request.kind is Kind.ALL and not limited and not sliced:
+        situation, request = self.situation, self.request
+        whole = request.kind is Kind.ALL and chosen == places(situation.inventory)
+        inherited = variables.at_start(VISIBLE)
+        if whole and (request.force or situation.driver.overlooks(inherited)):
             return None
-        written = variables.mask_for(chosen, situation.inventory, mps=MPS in os.environ)
-        if written.why:
-            self._note(written.why)
+        mps = MPS in os.environ
+        value, why = variables.mask_for(chosen, situation.inventory, mps=mps)
+        if why:
+            self._note(why)
         # With a blank it means the same, and is not the inherited text.
-        overlooked = situation.driver.overlooks(written.value)
-        return f" {written.value}" if overlooked else written.value
+        return f" {value}" if situation.driver.overlooks(value) else value
 
     def _note(self, text: str) -> None:
         self._remarks.append(Remark("note", text))
 
 
 def _neighbours(
-    chosen: Sequence[Place], claimed: Mapping[str, str]
+    chosen: Sequence[Place],
+    claimed: Mapping[str, str],
+    shown: Sequence[VisibleDevice],
 ) -> Iterator[Remark]:
     """That others have claimed a place, or are on it."""
-    for usage in map(usage_of, chosen):
-        place = usage.place
+    for place in chosen:
         if holder := claimed.get(place.uuid or ""):
             yield Remark("note", f"{place.label} is claimed by {holder}")
-        if usage.processes:
-            who = count_text(usage.processes, "process", "processes")
-            free = usage.free_bytes
-            left = "" if free is None else f"; {bytes_text(free)} of its memory is free"
+        if place.processes and not shown:  # else one of them may be this one
+            who = count_text(place.processes, "process", "processes")
+            left = bytes_text(place.device.memory_free_bytes)
             yield Remark(
                 "warning",
-                f"{place.label} is in use by {who}{left}",
+                f"{place.label} is in use by {who}; memory free: {left}",
                 "%gpu_select free chooses others, while this can still be changed",
             )
 
@@ -248,7 +239,7 @@ def _neighbours(
 
 
 def named(
-    names: Sequence[str], situation: Situation, allowed: Sequence[Place] | None
+    names: Sequence[str], situation: Situation, allowed: Sequence[Place]
 ) -> Choice:
     """The places that names mean, within what this process may choose from."""
     chosen = list[Place]()
@@ -262,11 +253,11 @@ def named(
         if not place.is_within(allowed):
             raise GpuMagicError(
                 f"{place.label} is outside of what this kernel was given "
-                f"({together(allowed or ())})",
+                f"({together(allowed)})",
                 f"type %gpu_select {name} --force to leave that limit",
             )
         chosen.append(place)
-    if len(chosen) > 1 and any(place.part is not None for place in chosen):
+    if len(chosen) > 1 and any(place.is_slice for place in chosen):
         raise GpuMagicError(
             f"{together(chosen)} cannot be had together: a process sees whole GPUs, "
             "or one MIG slice",
@@ -275,29 +266,29 @@ def named(
     return Choice(tuple(chosen))
 
 
-def everything(situation: Situation, allowed: Sequence[Place] | None) -> Choice:
+def everything(situation: Situation, allowed: Sequence[Place]) -> Choice:
     """All that one process can see: the whole GPUs, or else the first slice."""
     require_gpus(situation.inventory)
-    there = places(situation.inventory)
-    if allowed is not None:
-        there = tuple(x for each in allowed for x in there if x.is_within([each]))
-    if not there:
-        given = "" if allowed is None else f" ({together(allowed)} is the limit)"
+    every = places(situation.inventory)
+    if not every:
         raise GpuMagicError(
-            f"no GPU of this machine can be used{given}"
-            f"{out_of_reach(situation.inventory)}",
-            "type %gpu_doctor to see more"
-            if allowed is None
-            else "type %gpu_select all --force to leave that limit",
+            "no GPU of this machine can be used" + out_of_reach(situation.inventory),
+            "type %gpu_doctor to see more",
         )
-    chosen = tuple(place for place in there if place.part is None) or there[:1]
+    there = tuple(x for each in allowed for x in every if x.is_within([each]))
+    if not there:
+        raise GpuMagicError(
+            "this kernel was given no GPU of this machine",
+            "type %gpu_select all --force to leave that limit",
+        )
+    chosen = tuple(place for place in there if not place.is_slice) or there[:1]
     why = "one process sees one slice, or whole GPUs: to have this one, name it"
     return Choice(chosen, {place: why for place in there if place not in chosen})
 
 
 def _why_too_late(situation: Situation, request: str) -> tuple[str, str]:
     """Why nothing can be chosen any more, and what to do."""
-    who = f" {situation.start}".rstrip() if situation.start is not None else ""
+    who = f" {situation.start or ''}".rstrip()
     if situation.verdict is Verdict.LOST:
         return (
             "CUDA is lost: this process was forked from one that had started it",

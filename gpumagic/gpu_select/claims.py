@@ -22,11 +22,15 @@ if TYPE_CHECKING:
 _ALL_MAY_ADD = 0o1777  # as /tmp: whoever made a file may take it away
 _OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _LONGEST = 80  # letters of what a holder says of itself
+_NO_FOLDER = (OSError, NotImplementedError)  # Windows opens no file in an open folder
 
 
 @contextmanager
-def one_at_a_time(timeout_s: float = 2.0) -> Iterator[Claims]:
-    """The claims, while no other process chooses."""
+def one_at_a_time(timeout_s: float = 2.0, *, of_all: bool = True) -> Iterator[Claims]:
+    """The claims, while no other process chooses; or none at all."""
+    if not of_all:
+        yield Claims()
+        return
     try:
         fcntl: Any = importlib.import_module("fcntl")
         path = folder()
@@ -35,7 +39,7 @@ def one_at_a_time(timeout_s: float = 2.0) -> Iterator[Claims]:
             path.chmod(_ALL_MAY_ADD)
         opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _OPEN)
     except (ImportError, OSError) as error:
-        yield Claims(None, -1, f"other notebooks' choices cannot be seen: {error}")
+        yield Claims(problem=f"other notebooks' choices cannot be seen: {error}")
         return
     claims = Claims(fcntl, opened)
     try:
@@ -49,9 +53,12 @@ def one_at_a_time(timeout_s: float = 2.0) -> Iterator[Claims]:
 
 
 class Claims:
-    """Who has chosen which GPU; `problem` is why that is not known, if it is not."""
+    """Who has chosen which GPU; `problem` is why that is not known, if it is not.
 
-    def __init__(self, fcntl: Any, opened: int, problem: str | None = None) -> None:
+    Without a folder nobody has chosen any, and nothing is claimed.
+    """
+
+    def __init__(self, fcntl: Any = None, opened: int = -1, problem: str = "") -> None:
         self._fcntl = fcntl
         self._folder = opened
         self.problem = problem
@@ -69,9 +76,9 @@ class Claims:
         """Which of these GPUs other processes have chosen, and who."""
         found, own = dict[str, str](), dict(held())
         for uuid in uuids:
-            if self._fcntl is None or _name(uuid) in own:
+            if _name(uuid) in own:
                 continue
-            with suppress(OSError):
+            with suppress(*_NO_FOLDER):
                 file = os.open(_name(uuid), os.O_RDONLY | _OPEN, dir_fd=self._folder)
                 if not self._lock(file):
                     said = os.read(file, 1024).decode(errors="replace")
@@ -85,9 +92,7 @@ class Claims:
         for name in own.keys() - wanted:
             os.close(own[name])  # a parent that has it open, too, keeps its lock
         for name in wanted - own.keys():
-            if self._fcntl is None:
-                continue
-            with suppress(OSError):
+            with suppress(*_NO_FOLDER):
                 file = self._opened(name)
                 if self._lock(file):  # else it was named though another has it
                     os.ftruncate(file, 0)

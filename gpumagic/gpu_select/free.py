@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_select.machine import Place, places, require_gpus
-from gpumagic.report.units import bytes_text, count_text, listed, part_text
+from gpumagic.report.units import (
+    bytes_text,
+    count_text,
+    listed,
+    part_text,
+    share_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
 
-    from gpumagic.devices.protocols import Gpu, GpuProcess, Inventory
+    from gpumagic.devices.protocols import Inventory
     from gpumagic.gpu_select.request import Request
+
+    # What speaks against a place, and what would do away with that.
+    Reasons: TypeAlias = Mapping[str, tuple[str, ...]]
 
 # A difference in free memory below this share of the memory is noise.
 _NOISE_SHARE = 0.01
@@ -41,60 +50,13 @@ class NotEnough(GpuMagicError):
         self.whys = whys
 
 
-@dataclass(frozen=True)
-class Usage:
-    """What is known of the use of one place; None is unknown."""
-
-    place: Place
-    total_bytes: int | None
-    free_bytes: int | None
-    used_bytes: int | None  # without what the driver keeps for itself
-    processes: int | None = None  # how many compute on it
-    busy_share: float | None = None  # its utilisation
-
-    def __str__(self) -> str:
-        free, processes, busy = self.free_bytes, self.processes, self.busy_share
-        return ", ".join(
-            [
-                "free memory unknown" if free is None else f"{bytes_text(free)} free",
-                "processes not listed"
-                if processes is None
-                else count_text(processes, "process", "processes"),
-                "utilisation unknown" if busy is None else f"{busy * 100:.3g} % busy",
-            ]
-        )
-
-
-def usage_of(place: Place) -> Usage:
-    """The use of a place; of a slice only its memory is told."""
-    if place.part is not None:
-        part = place.gpu.mig[place.part]
-        free, used = part.memory_free_bytes, part.memory_used_bytes
-        return Usage(place, part.memory_total_bytes, free, used)
-    gpu = place.gpu
-    total, free = gpu.memory_total_bytes, gpu.memory_free_bytes
-    used = gpu.memory_used_bytes
-    if used is None and total is not None and free is not None:
-        used = max(0, total - free - (gpu.memory_reserved_bytes or 0))
-    count = None if gpu.processes is None else len(computing(gpu))
-    return Usage(place, total, free, used, count, gpu.utilisation_share)
-
-
-def computing(gpu: Gpu) -> list[GpuProcess]:
-    """The processes that compute on it; those that only draw do not count."""
-    return [each for each in gpu.processes or () if each.kind == "compute"]
-
-
-# ---------------------------------------------------------------- the choice
-
-
 def freest(
     request: Request,
     inventory: Inventory,
     *,
-    allowed: Sequence[Place] | None,
+    allowed: Sequence[Place],
     claimed: Mapping[str, str],
-    pick: Callable[[Sequence[Usage]], Usage] = random.choice,
+    pick: Callable[[Sequence[Place]], Place] = random.choice,
 ) -> Choice:
     """The best of the places that are free, as many as are asked for.
 
@@ -102,125 +64,124 @@ def freest(
     those that are equally good.
     """
     require_gpus(inventory)
-    usages = [usage_of(place) for place in places(inventory)]
-    against = {each: list(_against(each, request, allowed, claimed)) for each in usages}
-    fitting = [each for each in usages if not against[each]]
+    against = {
+        each: dict(_against(each, request, allowed, claimed))
+        for each in places(inventory)
+    }
+    fitting = [place for place, reasons in against.items() if not reasons]
     if len(fitting) < request.count:
         raise _not_enough(request, inventory, against)
     taken = list[Place]()
     while len(taken) < request.count:
         best = pick(_foremost(fitting))
         fitting.remove(best)
-        taken.append(best.place)
+        taken.append(best)
     return Choice(tuple(taken), _whys(against, taken))
 
 
-def _foremost(usages: Sequence[Usage]) -> list[Usage]:
+def _foremost(found: Sequence[Place]) -> list[Place]:
     """The best, and all that equal it.
 
     More free memory is better; of those that differ by noise only, the one with
-    fewer processes, then the less busy one, then a whole GPU. What is unknown ranks
-    behind what is known.
+    fewer processes, then the less busy one, then a whole GPU. What is unknown counts
+    as nothing: no memory, no processes.
     """
-    noise = _NOISE_SHARE * max(each.total_bytes or 0 for each in usages)
-    most = max(-1 if each.free_bytes is None else each.free_bytes for each in usages)
+    noise = _NOISE_SHARE * max(x.device.memory_total_bytes or 0 for x in found)
+    most = max(x.device.memory_free_bytes or 0 for x in found)
 
-    def rank(usage: Usage) -> tuple[float, ...]:
-        free = -1 if usage.free_bytes is None else usage.free_bytes
-        processes, busy = usage.processes, usage.busy_share
-        return (
-            free < most - noise,
-            math.inf if processes is None else processes,
-            math.inf if busy is None else busy,
-            usage.place.part is not None,
-        )
+    def rank(place: Place) -> tuple[float, ...]:
+        little = (place.device.memory_free_bytes or 0) < most - noise
+        return little, place.processes or 0, place.busy_share or 0, place.is_slice
 
-    best = min(map(rank, usages))
-    return [each for each in usages if rank(each) == best]
-
-
-class _Against(NamedTuple):
-    """A reason against a place, and what would do away with it."""
-
-    why: str
-    ways: tuple[str, ...] = ()
+    best = min(map(rank, found))
+    return [each for each in found if rank(each) == best]
 
 
 def _against(
-    usage: Usage,
+    place: Place,
     request: Request,
-    allowed: Sequence[Place] | None,
+    allowed: Sequence[Place],
     claimed: Mapping[str, str],
-) -> Iterator[_Against]:
-    """What speaks against a place; what is unknown never does."""
-    place, mode = usage.place, usage.place.gpu.compute_mode or ""
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What speaks against a place, and the ways out; what is unknown never does."""
+    mode = place.gpu.compute_mode or ""
     if not place.is_within(allowed):
-        why = "outside of what this kernel was given"
-        yield _Against(why, ("--force to leave the limit",))
-    if request.count > 1 and place.part is not None:
-        why = "one process sees one slice, several asked for"
-        yield _Against(why, ("-n 1 for a slice",))
-    if place.uuid is not None and place.uuid in claimed:
-        yield _Against(f"claimed by {claimed[place.uuid]}", (_WAIT,))
+        yield "outside of what this kernel was given", ("--force to leave the limit",)
+    if request.count > 1 and place.is_slice:
+        yield "one process sees one slice, several asked for", ("-n 1 for a slice",)
+    if holder := claimed.get(place.uuid or ""):
+        yield f"claimed by {holder}", (_WAIT,)
     if mode == "prohibited":
-        yield _Against("its compute mode forbids CUDA")
-    elif mode.startswith("exclusive") and usage.processes:
-        yield _Against("its compute mode admits one process, which is there", (_WAIT,))
-    if request.min_free_bytes is None:
-        yield from _against_sharing(usage)
+        yield "its compute mode forbids CUDA", ()
+    elif mode.startswith("exclusive") and place.processes:
+        yield "its compute mode admits one process, which is there", (_WAIT,)
+    if request.min_free_bytes:
+        yield from _against_size(place, request.min_free_bytes)
     else:
-        yield from _against_size(usage, request.min_free_bytes)
+        yield from _against_sharing(place)
 
 
-def _against_sharing(usage: Usage) -> Iterator[_Against]:
-    if usage.processes:
-        count = count_text(usage.processes, "process", "processes")
-        yield _Against(f"{count} on it", (_WAIT, _SHARE))
-    used, total = usage.used_bytes, usage.total_bytes
-    if used is not None and total is not None and used > total * _FREE_AT_SHARE:
-        unseen = "" if usage.processes else " by processes that are not listed"
-        why = f"{part_text(used, total)} in use{unseen}"
-        yield _Against(why, (_WAIT, _SHARE))
+def _against_sharing(place: Place) -> Iterator[tuple[str, tuple[str, ...]]]:
+    ways = _WAIT, _SHARE
+    if place.processes:
+        yield f"{count_text(place.processes, 'process', 'processes')} on it", ways
+    used, total = place.device.memory_used_bytes or 0, place.device.memory_total_bytes
+    if total and used > total * _FREE_AT_SHARE:
+        yield f"{part_text(used, total)} in use", ways
 
 
-def _against_size(usage: Usage, needed: int) -> Iterator[_Against]:
-    free, total = usage.free_bytes, usage.total_bytes
+def _against_size(place: Place, needed: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+    free, total = place.device.memory_free_bytes, place.device.memory_total_bytes
     asked, less = f"{bytes_text(needed)} asked for", "less for --min-free"
-    if total is not None and total < needed:
-        yield _Against(f"{bytes_text(total)} in all, {asked}", (less,))
+    if (total or needed) < needed:
+        yield f"{bytes_text(total)} in all, {asked}", (less,)
     elif free is not None and free < needed:
-        yield _Against(f"{bytes_text(free)} free, {asked}", (_WAIT, less))
+        yield f"{bytes_text(free)} free, {asked}", (_WAIT, less)
 
 
-def _whys(
-    against: Mapping[Usage, Sequence[_Against]], taken: Sequence[Place]
-) -> dict[Place, str]:
+def _whys(against: Mapping[Place, Reasons], taken: Sequence[Place]) -> dict[Place, str]:
     """What is said of each place: what speaks against it, or how free it is."""
     whys = {}
-    for usage, reasons in against.items():
-        said = [each.why for each in reasons] or [str(usage)]
-        if not reasons and usage.place not in taken:
+    for place, reasons in against.items():
+        said = list(reasons) or [_use_of(place)]
+        if not reasons and place not in taken:
             said.append("free as well")
-        whys[usage.place] = "; ".join(said)
+        whys[place] = "; ".join(said)
     return whys
+
+
+def _use_of(place: Place) -> str:
+    """What is known of its use, in words."""
+    free, count, busy = (
+        place.device.memory_free_bytes,
+        place.processes,
+        place.busy_share,
+    )
+    words = (
+        (free, f"{bytes_text(free)} free"),
+        (count, count_text(count, "process", "processes")),
+        (busy, f"{share_text(busy)} busy"),
+    )
+    known = [text for figure, text in words if figure is not None]
+    return ", ".join(known) or "nothing is known of its use"
 
 
 def _not_enough(
     request: Request,
     inventory: Inventory,
-    against: Mapping[Usage, Sequence[_Against]],
+    against: Mapping[Place, Reasons],
 ) -> NotEnough:
     found = sum(not reasons for reasons in against.values())
-    ways = [f"-n {found} for what there is"] if found else []
-    ways += [way for each in against.values() for reason in each for way in reason.ways]
-    are = "is" if found <= 1 else "are"
-    asked = "was" if request.count == 1 else "were"
+    ways = [way for each in against.values() for more in each.values() for way in more]
+    if found:
+        ways.insert(0, f"-n {found} for what there is")
+    hint = "type %gpu_select without a word to see what there is"
+    if ways:
+        hint = f"give {listed(list(dict.fromkeys(ways)), ' or ')}"
     return NotEnough(
-        f"{count_text(request.count, 'GPU')} {asked} asked for, {found or 'none'} "
-        f"{are} free{out_of_reach(inventory)}",
-        f"type {listed(list(dict.fromkeys(ways)), ' or ')}"
-        if ways
-        else "type %gpu_select without a word to see what there is",
+        f"{count_text(request.count, 'GPU')} asked for, {found or 'none'} free"
+        f"{out_of_reach(inventory)}",
+        hint,
         _whys(against, ()),
     )
 
@@ -230,5 +191,5 @@ def out_of_reach(inventory: Inventory) -> str:
     return "".join(
         f"; GPU {gpu.index} is out of reach: {gpu.problem}"
         for gpu in inventory.gpus
-        if gpu.problem is not None
+        if gpu.problem
     )

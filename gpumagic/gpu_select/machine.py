@@ -12,7 +12,7 @@ from gpumagic.report.units import listed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpumagic.devices.protocols import Gpu, Inventory
+    from gpumagic.devices.protocols import Gpu, Inventory, MigSlice
     from gpumagic.devices.visibility import Visible
 
 _LOOK = "type %gpu_select without a word to see what there is"
@@ -39,9 +39,30 @@ class Place:
         return self.gpu.index, self.part
 
     @property
+    def is_slice(self) -> bool:
+        """Whether it is a part of a GPU."""
+        return self.part is not None
+
+    @property
+    def device(self) -> Gpu | MigSlice:
+        """What the driver tells of it: its own memory, and its own UUID."""
+        return self.gpu if self.part is None else self.gpu.mig[self.part]
+
+    @property
     def uuid(self) -> str | None:
         """Its own UUID: of a slice the slice's."""
-        return self.gpu.uuid if self.part is None else self.gpu.mig[self.part].uuid
+        return self.device.uuid
+
+    @property
+    def processes(self) -> int | None:
+        """How many compute on it, drawing apart; None where that is not listed."""
+        found = getattr(self.device, "processes", None)
+        return None if found is None else sum(x.kind == "compute" for x in found)
+
+    @property
+    def busy_share(self) -> float | None:
+        """Its utilisation, which is told of whole GPUs only."""
+        return getattr(self.device, "utilisation_share", None)
 
     @property
     def label(self) -> str:
@@ -52,11 +73,11 @@ class Place:
         'GPU 2'
         """
         number = f"GPU {self.gpu.index}"
-        return number if self.part is None else f"slice {self.part} of {number}"
+        return f"slice {self.part} of {number}" if self.is_slice else number
 
-    def is_within(self, others: Sequence[Place] | None) -> bool:
-        """Whether it is one of these, or a slice of one; None is no limit."""
-        return others is None or any(
+    def is_within(self, others: Sequence[Place]) -> bool:
+        """Whether it is one of these, or a slice of one."""
+        return any(
             self.gpu.index == other.gpu.index and other.part in (None, self.part)
             for other in others
         )
@@ -94,12 +115,16 @@ def rank_of(place: Place, seen: Visible) -> int | None:
 def require_gpus(inventory: Inventory) -> None:
     """Raise where the machine has no GPU, with what the driver says of it."""
     if not inventory.gpus:
-        hint = inventory.hint or "type %gpu_doctor to see what was looked for"
-        instead = "to work without one, type %gpu_select --simulate h100; "
         raise GpuMagicError(
             inventory.problem or "this machine has no NVIDIA GPU",
-            f"{instead if inventory.absent else ''}{hint}",
+            way_without(inventory),
         )
+
+
+def way_without(inventory: Inventory) -> str:
+    """What to do where there is no GPU."""
+    hint = inventory.hint or "type %gpu_doctor to see what was looked for"
+    return f"{hint}; to work without one, type %gpu_select --simulate h100"
 
 
 def together(places: Iterable[Place]) -> str:
@@ -110,7 +135,7 @@ def together(places: Iterable[Place]) -> str:
     ('GPU 2', 'GPUs 0 and 1')
     """
     those = list(places)
-    if len(those) > 1 and all(place.part is None for place in those):
+    if len(those) > 1 and not any(place.is_slice for place in those):
         return f"GPUs {listed([str(place.gpu.index) for place in those])}"
     return listed([place.label for place in those]) or "no GPU"
 
@@ -124,16 +149,16 @@ def resolve(name: str, inventory: Inventory) -> Place:
     by_uuid = name.startswith(("GPU-", "MIG-"))
     found = _by_uuid(name, inventory) if by_uuid else _by_number(name, inventory)
     gpu = found.gpu
-    if gpu.problem is not None:
+    if gpu.problem:
         raise GpuMagicError(
             f"GPU {gpu.index} is out of reach: {gpu.problem}", gpu.hint or _LOOK
         )
-    if found.part is not None or not (gpu.mig or gpu.mig_enabled):
+    if found.is_slice or not (gpu.mig or gpu.mig_enabled):
         return found
     if len(gpu.mig) == 1:
         return Place(gpu, 0)
     uuids = [part.uuid or "one without a UUID" for part in gpu.mig]
-    ways = f"name one: type %gpu_select {listed(uuids, 'or')}"
+    ways = f"name one: type %gpu_select {listed(uuids, ' or ')}"
     raise GpuMagicError(
         f"GPU {gpu.index} is in MIG mode and has {len(gpu.mig) or 'no'} slices, of "
         "which a process sees one",
@@ -151,13 +176,13 @@ def _by_number(name: str, inventory: Inventory) -> Place:
 
 def _by_uuid(name: str, inventory: Inventory) -> Place:
     """By the beginning; the case of letters does not count, nor do dashes."""
-    all_places = [Place(gpu) for gpu in inventory.gpus]
-    if name.startswith("MIG-"):
-        all_places = [
-            Place(gpu, part) for gpu in inventory.gpus for part in range(len(gpu.mig))
-        ]
     begun = _bare(name)
-    known = {place: _bare(place.uuid) for place in all_places if place.uuid}
+    known = {
+        place: _bare(place.uuid)
+        for gpu in inventory.gpus
+        for place in (Place(gpu), *(Place(gpu, part) for part in range(len(gpu.mig))))
+        if place.uuid
+    }
     found = [place for place, uuid in known.items() if uuid.startswith(begun)]
     whole = [place for place in found if known[place] == begun]
     if len(whole or found) == 1:
@@ -167,8 +192,7 @@ def _by_uuid(name: str, inventory: Inventory) -> Place:
             f"{name!r} is the beginning of more than one UUID: {together(found)}",
             f"type more of it: {listed([str(place.uuid) for place in found], ' or ')}",
         )
-    what = "slice" if name.startswith("MIG-") else "GPU"
-    raise GpuMagicError(f"no {what} has a UUID that begins {name!r}", _LOOK)
+    raise GpuMagicError(f"no GPU or slice has a UUID that begins {name!r}", _LOOK)
 
 
 def _bare(name: str) -> str:

@@ -125,7 +125,8 @@ class SelectMagics(GpuMagics):
         return _request(self.read(self.gpu_select, line))
 
     def _answer(self, options: argparse.Namespace) -> SelectReport:
-        if options.simulate is not None:
+        __tracebackhide__ = True
+        if options.simulate:
             self.notebook.simulate(options.simulate)
         if not options.what:
             _require_nothing_else(options)

@@ -53,7 +53,7 @@ class Notebook:
             undo.callback(os.environ.pop, GUARD, None)
         self.watcher.install(self._shell, undo)
         key = key_of(self._shell)
-        if key is not None and kept_file(key).exists():
+        if key and kept_file(key).exists():
             self._take_up(key, read)
 
     def status(self) -> SelectReport:
@@ -66,10 +66,12 @@ class Notebook:
         self, request: Request, waiting: Callable[[float, str], object] | None = None
     ) -> SelectReport:
         """Carry out a request; a wait is told as `apply` says."""
+        __tracebackhide__ = True
         from gpumagic.gpu_select.apply import apply
+        from gpumagic.gpu_select.report import TRIED
 
         report = apply(request, self._session.driver, self.watcher, waiting)
-        self._chosen = self._chosen or not request.dry_run
+        self._chosen = self._chosen or report.action not in TRIED
         return report
 
     def simulate(self, machine: str) -> None:
@@ -89,7 +91,7 @@ class Notebook:
         with changed(self._before_simulation):
             if machine != "off":
                 simulate(machine)
-            elif box is not None:
+            elif box:
                 box.off()
 
     # ---------------------------------------------------------------- over a restart
@@ -101,6 +103,7 @@ class Notebook:
         from gpumagic.errors import GpuMagicError
         from gpumagic.gpu_select import restart
         from gpumagic.gpu_select.apply import apply
+        from gpumagic.gpu_select.report import Action
         from gpumagic.gpu_select.situation import look, way_out
         from gpumagic.notebook.magics import show_text
 
@@ -110,18 +113,17 @@ class Notebook:
                 "a simulated machine needs no restart", f"switch it on again: {anew}"
             )
         key = key_of(self._shell)
-        kept = key is not None and not request.dry_run
-        trial = replace(request, dry_run=True, restarting=kept)
-        report = apply(trial, self._session.driver, self.watcher)
-        if key is None:
+        is_tried = request.action is Action.DRY_RUN
+        if not is_tried:
+            request = replace(request, action=Action.RESTARTING)
+        report = apply(request, self._session.driver, self.watcher)
+        if not key:
             show_text(restart.without_keeping(report))
-        elif kept:
+        elif not is_tried:
             restart.keep(kept_file(key), key, request, report)
-            numbers = [str(row.physical) for row in report.mapped("predicted")]
-            what = f"GPU {' and '.join(numbers)}" if numbers else "your choice"
             show_text(
                 "Restart the kernel now (Kernel, Restart); "
-                f"then %load_ext gpumagic takes {what} again."
+                "then %load_ext gpumagic makes this choice again."
             )
         return report
 
@@ -129,17 +131,17 @@ class Notebook:
         """Choose again what was chosen before a restart of this kernel, and say so."""
         from gpumagic.errors import GpuMagicError
         from gpumagic.gpu_select import restart
-        from gpumagic.gpu_select.apply import take_up
+        from gpumagic.gpu_select.apply import apply
         from gpumagic.notebook.magics import show_text
 
-        kept = restart.take(kept_file(key), key)
-        if kept is None:
+        request = restart.take(kept_file(key), key, read)
+        if request is None:
             return
         try:
-            display(take_up(kept, read, self._session.driver, self.watcher))
+            display(apply(request, self._session.driver, self.watcher))
             self._chosen = True
         except GpuMagicError as error:
-            show_text(f"%gpu_select {kept.text} was not taken up again: {error}")
+            show_text(f"%gpu_select {request.text} was not taken up again: {error}")
 
     # ---------------------------------------------------------------- what is watched
 
@@ -148,8 +150,10 @@ class Notebook:
 
     def _compare(self) -> None:
         """After the start: show it if the driver has not done as predicted."""
-        if self._chosen and (report := self.status()).confirmed is False:
-            display(report)
+        from gpumagic.gpu_select.report import Evidence
+
+        if self._chosen and (now := self.status()).evidence is Evidence.OTHERWISE:
+            display(now)
 
 
 def _variables() -> dict[str, str | None]:
@@ -157,21 +161,21 @@ def _variables() -> dict[str, str | None]:
     return {name: os.environ.get(name) for name in names}
 
 
-def key_of(shell: Any) -> str | None:
-    """What stays the same when this kernel is restarted; None where nothing does.
+def key_of(shell: Any) -> str:
+    """What stays the same when this kernel is restarted; "" where nothing does.
 
     In VS Code, which makes a new connection file for each start, it is the path of
     the notebook, elsewhere the name of the connection file, or the session's.
     """
     if is_terminal(shell):
-        return None
+        return ""
     notebook = shell.user_ns.get("__vsc_ipynb_file__")
     if isinstance(notebook, str) and notebook:
         return notebook
     application = getattr(sys.modules.get("ipykernel.kernelapp"), "IPKernelApp", None)
-    if application is not None and application.initialized():
-        return Path(application.instance().connection_file).name or None
-    return os.environ.get("JPY_SESSION_NAME") or None
+    if application and application.initialized():
+        return Path(application.instance().connection_file).name
+    return os.environ.get("JPY_SESSION_NAME", "")
 
 
 def kept_file(key: str) -> Path:

@@ -23,6 +23,18 @@ class Action(enum.Enum):
     REFUSED = "refused"  # nothing was changed
 
 
+TRIED = (Action.DRY_RUN, Action.RESTARTING)  # nothing is set now
+
+
+class Evidence(enum.Enum):
+    """What the order of the GPUs is known from."""
+
+    PREDICTED = "predicted: CUDA has not started"
+    UNCERTAIN = "predicted, and not certain: CUDA has not started"  # drivers differ
+    CONFIRMED = "confirmed by the driver"
+    OTHERWISE = "but the driver shows otherwise"  # than the variables say now
+
+
 class Verdict(enum.Enum):
     """Whether GPUs can still be chosen in this process."""
 
@@ -68,13 +80,11 @@ class Start(Record):
 
     cell: int | None = None  # In[cell]
     line: int | None = None  # of that cell
-    by: str | None = None  # "torch.cuda.is_available()", "import kornia"
+    by: str = ""  # "torch.cuda.is_available()", "import kornia"
 
     def __str__(self) -> str:
-        where = f"in In[{self.cell}]" if self.cell is not None else ""
-        if where and self.line is not None:
-            where += f", line {self.line}"
-        return ", ".join(filter(None, (where, self.by and f"by {self.by}")))
+        known = {"in In[{}]": self.cell, "line {}": self.line, "by {}": self.by}
+        return ", ".join(text.format(each) for text, each in known.items() if each)
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,7 @@ class Row(Record):
     """One GPU of the machine, or one slice of a GPU in MIG mode."""
 
     physical: int  # as nvidia-smi numbers it
+    label: str  # "GPU 2", "slice 0 of GPU 2"
     name: str | None = None
     uuid: str | None = None  # the slice's own for a slice
     pci_address: str | None = None

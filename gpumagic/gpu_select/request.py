@@ -12,7 +12,7 @@ from gpumagic.gpu_select.report import Action
 from gpumagic.report.units import parse_bytes, parse_seconds
 
 _BETWEEN = re.compile(r"[\s,]+")
-_QUOTES = "'\"`\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
+_QUOTES = "[]()'\"`\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
 _NUMBER = re.compile(r"[0-9]{1,6}")
 _RANGE = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
 _LONGEST_RANGE = 1024
@@ -40,19 +40,10 @@ class Request:
     names: tuple[str, ...]  # in order: "2", "GPU-1a2b", "MIG-..."
     text: str  # the request as one would type it again, options included
     count: int = 1  # of free ones, how many
-    min_free_bytes: int | None = None  # that each must have
+    min_free_bytes: int = 0  # that each must have; 0: it must be free of others
     wait_s: float = 0.0  # how long to wait for free ones
-    dry_run: bool = False  # whether only to say what would be set
-    # whether it is kept for after a restart; nothing is set before
-    restarting: bool = False
+    action: Action = Action.SELECTED  # what is to be done with the choice
     force: bool = False  # whether to leave the limit that the process was started with
-
-    @property
-    def only_tried(self) -> Action | None:
-        """What it is called where nothing is set now."""
-        if self.restarting:
-            return Action.RESTARTING
-        return Action.DRY_RUN if self.dry_run else None
 
 
 def read(  # noqa: PLR0913 -- each one is an option of the magic
@@ -70,20 +61,21 @@ def read(  # noqa: PLR0913 -- each one is an option of the magic
     (('0', '1', '2'), '3,GPU-1a2b')
     """
     kind, names = meaning(what)
-    head = ",".join(names) if kind is Kind.NAMED else kind.value
+    head = ",".join(names) or kind.value
     size = f"{min_free}B" if isinstance(min_free, int) else min_free
     options = {"-n": n, "--min-free": size, "--wait": wait}
     said = [
         f"{name} {''.join(str(value).split())}"
         for name, value in options.items()
-        if value not in (None, 0, 0.0, "0")
+        if value and value != "0"
     ]
     if said and kind is not Kind.FREE:
         raise GpuMagicError(
             f"{said[0].split()[0]} chooses among free GPUs, and {head} says which",
             f"type %gpu_select {head}, or %gpu_select free {' '.join(said)}",
         )
-    if n is not None and n < 1:
+    count = 1 if n is None else n
+    if count < 1:
         raise GpuMagicError(
             f"-n {n} asks for no GPU", "type %gpu_select none to hide every GPU"
         )
@@ -91,10 +83,10 @@ def read(  # noqa: PLR0913 -- each one is an option of the magic
         kind,
         names,
         " ".join([head, *(each for each in said if not each.startswith("--wait"))]),
-        count=n or 1,
-        min_free_bytes=parse_bytes(min_free) if isinstance(min_free, str) else min_free,
-        wait_s=parse_seconds(wait) if isinstance(wait, str) else float(wait or 0),
-        dry_run=dry_run,
+        count=count,
+        min_free_bytes=parse_bytes(size or "0B"),
+        wait_s=parse_seconds(wait if isinstance(wait, str) else f"{wait or 0:f}s"),
+        action=Action.DRY_RUN if dry_run else Action.SELECTED,
         force=force,
     )
 
@@ -107,10 +99,14 @@ def meaning(what: object) -> tuple[Kind, tuple[str, ...]]:
     """
     words = _words(what)
     if not words:
-        raise _nothing_asked_for()
-    kind = next((word.lower() for word in words if word.lower() in _KINDS), None)
-    if kind is None:
+        raise GpuMagicError(
+            "no GPU is named",
+            "type %gpu_select none to hide every GPU, or %gpu_select free to take one",
+        )
+    kinds = [word.lower() for word in words if word.lower() in _KINDS]
+    if not kinds:
         return Kind.NAMED, tuple(name for word in words for name in _names_in(word))
+    kind = kinds[0]
     others = [word for word in words if word.lower() != kind]
     if not others:
         return _KINDS[kind], ()
@@ -123,20 +119,13 @@ def meaning(what: object) -> tuple[Kind, tuple[str, ...]]:
 def _words(what: object) -> list[str]:
     """The words of a text, of a number, or of all that is in a list."""
     if what is None or isinstance(what, bool):
-        raise _nothing_asked_for(what)
+        return []
     if isinstance(what, str):
         bare = (piece.strip(_QUOTES) for piece in _BETWEEN.split(what))
         return [word for word in bare if word]
     if isinstance(what, Iterable):
         return [word for each in what for word in _words(each)]
     return [str(what)]
-
-
-def _nothing_asked_for(what: object = "") -> GpuMagicError:
-    return GpuMagicError(
-        f"{what!r} names no GPU" if what != "" else "no GPU is named",
-        "type %gpu_select none to hide every GPU, or %gpu_select free to take one",
-    )
 
 
 def _names_in(word: str) -> list[str]:

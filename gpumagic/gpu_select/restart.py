@@ -8,33 +8,29 @@ import os
 import platform
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
+from gpumagic.gpu_select.report import Action
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpumagic.gpu_select.answer_gpus import SelectReport
     from gpumagic.gpu_select.request import Request
 
 _LIFETIME_S = 3600.0
 
 
-class Kept(NamedTuple):
-    """A request that was made before the restart."""
-
-    text: str  # the request in the user's words
-    uuids: tuple[str, ...]  # what it meant, in its order; none where one is unknown
-    force: bool = False  # whether it was to leave the limit of the process
-
-
 def keep(file: Path, key: str, request: Request, report: SelectReport) -> None:
     """Keep a request, with what it has come to, for the next process with this key."""
-    uuids = [row.uuid for row in report.mapped("predicted")]
+    uuids = [row.uuid or "" for row in report.mapped("predicted")]
     content = {
         "key": key,
         "text": request.text,
-        "uuids": uuids if all(uuids) else [],
+        "meant": (all(uuids) and ",".join(uuids)) or request.text,
         "force": request.force,
         "when": time.time(),
         "process": _this_process(),
@@ -56,11 +52,12 @@ def keep(file: Path, key: str, request: Request, report: SelectReport) -> None:
         ) from None
 
 
-def take(file: Path, key: str) -> Kept | None:
+def take(file: Path, key: str, read: Callable[[str], Request]) -> Request | None:
     """What the process before this one has kept, which is used up by it.
 
-    What is older than an hour, comes from another machine, or cannot be read, is
-    thrown away. What this very process has kept stays: there has been no restart yet.
+    `read` tells what a line of the magic means. What is older than an hour, comes from
+    another machine, or cannot be read, is thrown away. What this very process has kept
+    stays: there has been no restart yet.
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8", errors="replace"))
@@ -74,15 +71,17 @@ def take(file: Path, key: str) -> Kept | None:
         case {
             "key": str(own),
             "text": str(text),
-            "uuids": [*uuids],
+            "meant": str(meant),
             "force": bool(force),
             "when": int() | float() as when,
             "process": [host, *_] as process,
-        } if own == key and all(isinstance(each, str) for each in uuids):
+        } if own == key:
             if process == here:
                 return None
             if host == here[0] and time.time() - when <= _LIFETIME_S:
-                kept = Kept(text, tuple(uuids), force)
+                with contextlib.suppress(GpuMagicError):
+                    again = read(meant)
+                    kept = replace(again, text=text, force=force, action=Action.KEPT)
     try:
         file.unlink()
     except OSError:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gpumagic.devices.nvml import same_uuid
 from gpumagic.devices.protocols import CudaState, Initialisation, Inventory
-from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.simulated import SIMULATED, required_box, simulated_box, word_of
 from gpumagic.devices.visibility import seen_under
 from gpumagic.gpu_select import variables
 from gpumagic.gpu_select.answer_gpus import SelectReport
-from gpumagic.gpu_select.free import usage_of
-from gpumagic.gpu_select.machine import Place, places, rank_of
+from gpumagic.gpu_select.machine import Place, places, rank_of, way_without
 from gpumagic.gpu_select.report import (
+    TRIED,
     Action,
+    Evidence,
     Remark,
     Row,
     Start,
@@ -24,7 +25,7 @@ from gpumagic.gpu_select.report import (
     Verdict,
 )
 from gpumagic.gpu_select.variables import MPS, ORDER, VISIBLE
-from gpumagic.gpu_select.watch import torch_look
+from gpumagic.gpu_select.watch import NOBODY
 from gpumagic.report.places import Place as CodePlace
 
 if TYPE_CHECKING:
@@ -32,16 +33,8 @@ if TYPE_CHECKING:
 
     from gpumagic.devices.protocols import Driver, VisibleDevice
     from gpumagic.devices.visibility import Visible
-
-
-class Witness(Protocol):
-    """Who has watched this process since the extension was loaded."""
-
-    def start(self) -> Start | None:
-        """Who started CUDA, if it has started and that is known."""
-
-    def torch_look(self) -> TorchLook:
-        """Whether torch has looked for GPUs."""
+    from gpumagic.drawing import NoteKind
+    from gpumagic.gpu_select.watch import Witness
 
 
 @dataclass(frozen=True)
@@ -53,15 +46,14 @@ class Situation:
     cuda: CudaState
     torch: TorchLook
     start: Start | None
-    shown: tuple[VisibleDevice, ...] | None  # by the driver; None before the start
+    shown: tuple[VisibleDevice, ...]  # by the driver; none before the start
     visible_variable: Variable
     order_variable: Variable
 
     @property
     def word(self) -> str:
         """What stands in front of the colon of a torch device."""
-        as_cuda = bool(getattr(simulated_box(), "as_cuda", False))
-        return "sim" if self.driver.simulated and not as_cuda else "cuda"
+        return word_of(SIMULATED) if self.driver.simulated else "cuda"
 
     @property
     def verdict(self) -> Verdict:
@@ -89,9 +81,9 @@ class Situation:
         return self.prediction(self.visible_variable.c, self.order_variable.c)
 
 
-def look(driver: Driver, witness: Witness | None = None) -> Situation:
+def look(driver: Driver, witness: Witness = NOBODY) -> Situation:
     """The situation now."""
-    torch = torch_look() if witness is None else witness.torch_look()
+    torch = witness.torch_look()
     cuda = driver.cuda_state()
     if driver.simulated:
         torch = TorchLook.NONE
@@ -109,61 +101,50 @@ def look(driver: Driver, witness: Witness | None = None) -> Situation:
     )
 
 
-def _start(driver: Driver, witness: Witness | None) -> Start | None:
+def _start(driver: Driver, witness: Witness) -> Start | None:
     """Who started CUDA; a simulated machine has noted that itself."""
     if not driver.simulated:
-        return None if witness is None else witness.start()
+        return witness.start()
     mark = getattr(simulated_box(), "first_use", None)
-    if mark is None:
-        return None
-    place = CodePlace(*mark)
-    return Start(by=str(place)) if place.cell is None else Start(place.cell, place.line)
+    place = mark and CodePlace(*mark)
+    if place and place.cell:
+        return Start(place.cell, place.line)
+    return place and Start(by=str(place))
 
 
 def rank_shown(place: Place, situation: Situation) -> int | None:
     """The k with which the driver itself shows a place as cuda:k."""
-    for k, device in enumerate(situation.shown or ()):
+    for k, device in enumerate(situation.shown):
         if _is_shown_as(device, place):
             return k
     return None
 
 
 def _is_shown_as(device: VisibleDevice, place: Place) -> bool:
-    if device.uuid is not None and place.uuid is not None:
+    if device.uuid and place.uuid:
         return same_uuid(place.uuid, device.uuid)
-    whole = place.part is None and device.pci_address is not None
-    return whole and device.pci_address == place.gpu.pci_address
+    address = device.pci_address
+    return bool(address) and not place.is_slice and address == place.gpu.pci_address
 
 
 def way_out(situation: Situation, request: str) -> str:
     """What to type, too late, for this choice."""
     if not situation.driver.simulated:
         return f"%gpu_select {request} --restart"
-    box = simulated_box()
-    return "" if box is None else str(box.anew(request))
+    return str(required_box().anew(request))
 
 
 # ---------------------------------------------------------------- the limit inherited
 
 
-def limiting_mask(situation: Situation) -> str | None:
-    """The value that the process was started with; None if it sets no limit."""
-    value = variables.at_start(VISIBLE)
-    return None if situation.driver.overlooks(value) else value
-
-
-def allowed_places(situation: Situation) -> tuple[Place, ...] | None:
-    """What may be chosen, in the order of the limit; None where all may be."""
-    value = limiting_mask(situation)
-    if value is None:
-        return None
+def allowed_places(situation: Situation, *, force: bool = False) -> tuple[Place, ...]:
+    """What may be chosen, in the order of the limit, if there is one to be kept."""
+    value, there = variables.at_start(VISIBLE), places(situation.inventory)
+    if force or situation.driver.overlooks(value):
+        return there
     seen = situation.prediction(value, variables.at_start(ORDER))
-    ranked = {
-        place: rank
-        for place in places(situation.inventory)
-        if (rank := rank_of(place, seen)) is not None
-    }
-    return tuple(sorted(ranked, key=lambda place: ranked[place]))
+    ranked = {rank_of(place, seen): place for place in there}
+    return tuple(ranked[rank] for rank in range(len(seen.physical)) if rank in ranked)
 
 
 # ---------------------------------------------------------------- the report
@@ -176,19 +157,12 @@ def report_of(  # noqa: PLR0913 -- each has a default and a name
     predicted: Visible | None = None,
     whys: Mapping[Place, str] | None = None,
     remarks: Iterable[Remark] = (),
-    request: str | None = None,
+    request: str = "",
 ) -> SelectReport:
     """The situation as a report."""
     seen = predicted or situation.prediction_now()
-    there = places(situation.inventory)
     rows = tuple(_rows(situation, seen, whys or {}))
-    known = all(
-        any(_is_shown_as(device, place) for place in there)
-        for device in situation.shown or ()
-    )
-    agree = known and all(row.predicted == row.actual for row in rows)
-    last = there[-1:]
-    names = [str(x.gpu.index) if x.part is None else x.uuid or x.label for x in last]
+    evidence = _evidence(situation, action, seen, rows)
     return SelectReport(
         action=action,
         verdict=situation.verdict,
@@ -198,13 +172,41 @@ def report_of(  # noqa: PLR0913 -- each has a default and a name
         torch=situation.torch,
         start=situation.start,
         remarks=(*remarks, *_remarks(situation)),
-        certain=seen.certain,
-        confirmed=None if situation.shown is None else agree,
+        evidence=evidence,
         request=request,
         simulated=situation.driver.simulated,
         word=situation.word,
-        way_out=way_out(situation, names[0]) if len(there) > 1 else "",
+        way_out=_way_to_another(situation, evidence, seen),
     )
+
+
+def _way_to_another(situation: Situation, evidence: Evidence, seen: Visible) -> str:
+    """What to type, too late, for what the variables say or another choice."""
+    there = places(situation.inventory)
+    if evidence is Evidence.OTHERWISE:
+        said = ",".join(map(str, seen.physical)) or "none"
+        return f"for what the variables say type {way_out(situation, said)}"
+    if len(there) < 2:
+        return ""
+    hidden = [place for place in there if rank_of(place, seen) is None]
+    other = (hidden or there)[-1]
+    name = (other.is_slice and other.uuid) or str(other.gpu.index)
+    return f"type for example {way_out(situation, name)}"
+
+
+def _evidence(
+    situation: Situation, action: Action, seen: Visible, rows: Iterable[Row]
+) -> Evidence:
+    there = places(situation.inventory)
+    known = all(
+        any(_is_shown_as(device, place) for place in there)
+        for device in situation.shown
+    )
+    if situation.shown and known and all(row.predicted == row.actual for row in rows):
+        return Evidence.CONFIRMED
+    if situation.shown and action not in TRIED:
+        return Evidence.OTHERWISE
+    return Evidence.PREDICTED if seen.certain else Evidence.UNCERTAIN
 
 
 def _rows(
@@ -227,24 +229,26 @@ def _rows(
 
 
 def _row(place: Place) -> Row:
-    gpu, usage = place.gpu, usage_of(place)
+    gpu, device = place.gpu, place.device
     return Row(
         physical=gpu.index,
+        label=place.label,
         name=gpu.name,
         uuid=place.uuid,
         pci_address=gpu.pci_address,
-        is_slice=place.part is not None,
-        memory_free_bytes=usage.free_bytes,
-        memory_total_bytes=usage.total_bytes,
-        utilisation_share=usage.busy_share,
-        process_count=usage.processes,
+        is_slice=place.is_slice,
+        memory_free_bytes=device.memory_free_bytes,
+        memory_total_bytes=device.memory_total_bytes,
+        utilisation_share=place.busy_share,
+        process_count=place.processes,
     )
 
 
 def _remarks(situation: Situation) -> Iterator[Remark]:
-    problem, hint = situation.inventory.problem, situation.inventory.hint
-    if problem is not None and not situation.inventory.absent:
-        yield Remark("problem", problem, hint or "")
+    machine = situation.inventory
+    if machine.problem:
+        kind: NoteKind = "note" if machine.absent else "problem"
+        yield Remark(kind, machine.problem, way_without(machine))
     if not situation.driver.simulated:
         yield from variables.remarks(
             situation.visible_variable,

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpumagic.devices.visibility import BY_PCI_ADDRESS
 from gpumagic.errors import GpuMagicError
@@ -50,9 +50,10 @@ def at_start(name: str) -> str | None:
     if any(b"=" not in each for each in entries):
         return None
     start = os.fsencode(name) + b"="
-    values = (each[len(start) :] for each in entries if each.startswith(start))
-    first = next(values, None)
-    return None if first is None else os.fsdecode(first)
+    values = (
+        os.fsdecode(each[len(start) :]) for each in entries if each.startswith(start)
+    )
+    return next(values, None)
 
 
 @contextlib.contextmanager
@@ -98,22 +99,17 @@ def _put_back(name: str, python: str | None, c: str | None) -> None:
 # ---------------------------------------------------------------- what a choice writes
 
 
-class Mask(NamedTuple):
-    """A value for CUDA_VISIBLE_DEVICES, never empty."""
-
-    value: str
-    why: str = ""  # why it holds UUIDs, if it does
-
-
-def mask_for(places: Sequence[Place], inventory: Inventory, *, mps: bool) -> Mask:
-    """The value that makes exactly these places visible, in this order.
+def mask_for(
+    places: Sequence[Place], inventory: Inventory, *, mps: bool
+) -> tuple[str, str]:
+    """The value that makes exactly these places visible, and why it holds UUIDs.
 
     Numbers are the default, for every library reads them; UUIDs are written where
     a number would not do.
     """
     if not places:
-        return Mask(_NOTHING)
-    if any(place.part is not None for place in places):
+        return _NOTHING, ""
+    if any(place.is_slice for place in places):
         why = "the slices of a GPU have no numbers of their own"
     # The only GPU of a machine is 0 to everyone, whatever else is unknown of it.
     elif not numbers_are_safe(inventory) and len(inventory.gpus) > 1:
@@ -121,14 +117,15 @@ def mask_for(places: Sequence[Place], inventory: Inventory, *, mps: bool) -> Mas
     elif mps:
         why = "an MPS daemon numbers GPUs by itself"
     else:
-        return Mask(",".join(str(place.gpu.index) for place in places))
-    nameless = [place for place in places if place.uuid is None]
+        return ",".join(str(place.gpu.index) for place in places), ""
+    nameless = [place for place in places if not place.uuid]
     if nameless:
         raise GpuMagicError(
             f"a UUID is needed, and that of {together(nameless)} is not known",
             "choose another GPU",
         )
-    return Mask(",".join(str(place.uuid) for place in places), f"UUIDs, because {why}")
+    uuids = ",".join(str(place.uuid) for place in places)
+    return uuids, f"{VISIBLE} holds UUIDs: {why}"
 
 
 # ---------------------------------------------------------------- what they are set to
@@ -153,14 +150,19 @@ def remarks(visible: Variable, order: Variable, seen: Visible) -> Iterator[Remar
         )
     value, given = visible.c, visible.at_start
     reasons = [each for each in seen.reasons if each != "there is no GPU"]
+    useless = False
     if reasons and (value or "").strip() != _NOTHING:
         hidden: NoteKind = "warning" if seen.physical else "problem"
+        step = "choose with %gpu_select, which writes what all drivers read alike"
+        useless = value == given and not seen.physical
+        if useless:
+            step = f"type %gpu_select free --force: the kernel was started with {given}"
         yield Remark(
             "note" if value is None else hidden,
             f"{VISIBLE} is {_shown(value)}: {'; '.join(reasons)}",
-            "choose with %gpu_select, which writes what all drivers read alike",
+            step,
         )
-    if given is not None and any(letter.isdigit() for letter in given):
+    if any(letter.isdigit() for letter in given or "") and not useless:
         job = os.environ.get("SLURM_JOB_ID")
         giver = f"by Slurm (job {job})" if job else "by whatever has started it"
         yield Remark(

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import linecache
 import os
 import sys
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.notebook.faults import CellEvents, tell_fault
 from gpumagic.report.frontend import cell_numbers, running_cell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import ExitStack
+    from collections.abc import Callable, Iterable
     from types import FrameType
 
     from gpumagic.gpu_select.report import Start, TorchLook
@@ -43,7 +44,22 @@ def torch_look(*, found: bool = False, in_vain: bool = False) -> TorchLook:
     return TorchLook.NONE
 
 
-class Watcher:
+class Witness:
+    """Who has watched this process since the extension was loaded: here nobody."""
+
+    def start(self) -> Start | None:
+        """Who started CUDA, or looked for GPUs in vain; None if nobody has."""
+        return None
+
+    def torch_look(self) -> TorchLook:
+        """Whether torch has looked for GPUs; imports and starts nothing."""
+        return torch_look()
+
+
+NOBODY = Witness()
+
+
+class Watcher(Witness):
     """Knows who started CUDA in this process, if that was after `install`.
 
     Args:
@@ -71,10 +87,10 @@ class Watcher:
         self._vain_look: Start | None = None
         self._looked = self._watching = self._started_before = False
         self._cell_runs = False
-        self._cells: CellEvents | None = None
+        self._put_in = contextlib.ExitStack()
         self._torch_looks = TorchLooks(self)
 
-    def install(self, shell: Any, undo: ExitStack) -> None:
+    def install(self, shell: Any, undo: contextlib.ExitStack) -> None:
         """Watch from now on, until CUDA has started or this is undone."""
         self._shell = shell
         self._started_before = self._may_have_started() and bool(self._has_started())
@@ -82,14 +98,16 @@ class Watcher:
             return
         undo.callback(self._stop)
         self._watching = True
-        self._cells = CellEvents(
+        cells = CellEvents(
             shell,
             _PART,
             before=self._before_cell,
             after=self._after_cell,
             on_fault=self._stop,
         )
-        self._cells.put_in()
+        self._put_in.callback(cells.take_out)
+        self._put_in.callback(self._torch_looks.take_out)
+        cells.put_in()
         self._torch_looks.put_in()
 
     def start(self) -> Start | None:
@@ -104,12 +122,13 @@ class Watcher:
 
     def torch_look(self) -> TorchLook:
         """Whether torch has looked for GPUs; imports and starts nothing."""
-        return torch_look(found=self._looked, in_vain=self._vain_look is not None)
+        return torch_look(found=self._looked, in_vain=bool(self._vain_look))
 
     def unharmed(self, call: Callable[[], bool | None]) -> bool | None:
         """What a call answers; a fault of ours ends the watch, not the user's call."""
         try:
-            return call() if self._watching else None
+            if self._watching:
+                return call()
         except Exception as fault:  # noqa: BLE001
             tell_fault(_PART, fault, self._stop)
         return None
@@ -123,7 +142,7 @@ class Watcher:
         self.unharmed(lambda: self._has_looked(frame, before, in_vain))
 
     def _asked(self) -> bool | None:
-        return self._start is not None or self._has_started()
+        return bool(self._start) or self._has_started()
 
     def _has_looked(
         self,
@@ -134,19 +153,19 @@ class Watcher:
         if os.getpid() != self._pid:
             return
         self._looked = True
-        if in_vain and self._vain_look is None:
-            self._vain_look = _start_at(frame, self._shell)
+        if in_vain:
+            self._vain_look = self._vain_look or _start_at(frame, self._shell)
         if not before and self._asked():
             self._note(_start_at(frame, self._shell))
 
     def _note(self, start: Start) -> None:
         # A child that was forked off goes its own ways.
-        if self._start is None and os.getpid() == self._pid:
-            self._start = start
+        if os.getpid() == self._pid:
+            self._start = self._start or start
 
     def _ask(self, *, in_cell: bool) -> None:
         """Whether CUDA has started meanwhile: no line is known, the cell may be."""
-        if self._start is None and self._has_started():
+        if not self._start and self._has_started():
             from gpumagic.gpu_select.report import Start
 
             self._note(
@@ -160,7 +179,7 @@ class Watcher:
     def _after_cell(self, _: Any) -> None:
         self._ask(in_cell=True)
         self._cell_runs = False
-        if self._start is not None:
+        if self._start:
             self._stop()
             self._on_start()
         else:
@@ -168,12 +187,8 @@ class Watcher:
 
     def _stop(self) -> None:
         """Take out whatever has been put in; a second time there is nothing."""
-        if not self._watching:
-            return
         self._watching = False
-        self._torch_looks.take_out()
-        if self._cells is not None:
-            self._cells.take_out()
+        self._put_in.close()
 
 
 class TorchLooks:
@@ -192,19 +207,18 @@ class TorchLooks:
     def put_in(self) -> None:
         """Wrap what this build of torch has, or wait for torch."""
         self._wrap()
-        if self._core is None:
+        if not self._core:
             sys.meta_path.insert(0, self)
 
     def find_spec(self, *_: Any) -> None:
         """A module is being looked for, by the finders behind this one as well."""
-        if self._core is None:
+        if not self._core:
             self._watcher.unharmed(self._wrap)
 
     def _wrap(self) -> None:
         self._core = getattr(sys.modules.get("torch"), "_C", None)
         for name in _LOOKS:
-            plain = getattr(self._core, name, None)
-            if plain is not None:
+            if plain := getattr(self._core, name, None):
                 ours = _noting(plain, self._watcher)
                 # One that cannot be replaced is left alone: an import must go on.
                 with contextlib.suppress(AttributeError, TypeError):
@@ -213,7 +227,7 @@ class TorchLooks:
 
     def no_longer_wait(self) -> None:
         """Leave the finders as they were, once torch has come."""
-        if self._core is not None:
+        if self._core:
             self._leave_the_finders()
 
     def take_out(self) -> None:
@@ -253,32 +267,30 @@ def _start_at(frame: FrameType, shell: Any) -> Start:
     """
     from gpumagic.gpu_select.report import Start
 
-    cells, line, by = cell_numbers(shell), None, None
-    imported = False
-    each: FrameType | None = frame
-    while each is not None:
-        if each.f_code.co_filename in cells:
-            line = each
-        elif line is None and not imported:
-            by, imported = _called(each, by)
-        each = each.f_back
-    if line is None:
+    cells = cell_numbers(shell)
+    stack = [each for each, _ in traceback.walk_stack(frame)]
+    lines = [each for each in stack if each.f_code.co_filename in cells]
+    called = itertools.takewhile(lambda each: each not in lines, stack)
+    by = _called(called)
+    if not lines:
         return Start(by=by or _OUTSIDE)
-    file, number = line.f_code.co_filename, line.f_lineno
+    file, number = lines[-1].f_code.co_filename, lines[-1].f_lineno
     typed = linecache.getline(file, number).strip()
     if "get_ipython()" in typed:  # what IPython has made of a magic
         typed = ""
-    return Start(cells[file], number, by or typed or None)
+    return Start(cells[file], number, by or typed)
 
 
-def _called(frame: FrameType, by: str | None) -> tuple[str | None, bool]:
-    """A public function of torch's, or the import that made torch look."""
-    module = str(frame.f_globals.get("__name__", ""))
-    root = module.partition(".")[0]
-    if frame.f_code.co_name == "<module>" and root not in {"torch", "__main__"}:
-        return f"import {root}", True
-    if root != "torch":
-        return by, False
-    name = frame.f_code.co_qualname
-    private = "<" in name or any(part[:1] == "_" for part in name.split("."))
-    return None if private else f"{module}.{name}()", False
+def _called(stack: Iterable[FrameType]) -> str:
+    """The public function of torch's, or the import, that made torch look."""
+    by = ""
+    for frame in stack:
+        module = str(frame.f_globals.get("__name__", ""))
+        root = module.partition(".")[0]
+        if frame.f_code.co_name == "<module>" and root not in {"torch", "__main__"}:
+            return f"import {root}"
+        if root == "torch":
+            name = frame.f_code.co_qualname
+            private = "<" in name or any(part[:1] == "_" for part in name.split("."))
+            by = "" if private else f"{module}.{name}()"
+    return by

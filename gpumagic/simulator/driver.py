@@ -95,10 +95,10 @@ class SimulatedDriver:
         """Whether the simulated CUDA has been initialised in this process."""
         return self.state() is Initialisation.INITIALISED
 
-    def visible_devices(self) -> tuple[VisibleDevice, ...] | None:
-        """The GPUs that were fixed, cuda:0 first; None before the first use."""
+    def visible_devices(self) -> tuple[VisibleDevice, ...]:
+        """The GPUs that were fixed, cuda:0 first; empty before the first use."""
         if not self.cuda_started():
-            return None
+            return ()
         seen = [self._identities[index] for index in self.visible()]
         return tuple(
             VisibleDevice(

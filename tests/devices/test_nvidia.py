@@ -153,24 +153,18 @@ def test_the_short_question_follows_cuda_from_nothing_to_its_start():
 # --------------------------------------------------- once somebody has started it
 
 
-SHOW = """
-    def visible(driver):
-        found = driver.visible_devices()
-        return None if found is None else [each.to_dict() for each in found]
-"""
+VISIBLE = "show([each.to_dict() for each in NvidiaDriver().visible_devices()])"
 
 
 def test_what_cuda_shows_is_told_in_its_own_order():
     """cuda:0 is the first that was named at the start, whatever is set later."""
     run = run_python(
         PREPARE
-        + SHOW
         + """
-    driver = NvidiaDriver()
     initialise()
     os.environ["CUDA_VISIBLE_DEVICES"] = "0"
-    show(visible(driver))
-    """,
+    """
+        + VISIBLE,
         env={"CUDA_VISIBLE_DEVICES": "2,1"},
     )
 
@@ -192,7 +186,7 @@ def test_what_cuda_shows_is_told_in_its_own_order():
 def test_a_slice_shows_its_own_uuid_and_the_address_of_its_gpu():
     """A slice is told apart from its GPU by the UUID alone."""
     run = run_python(
-        PREPARE + SHOW + "    initialise(); show(visible(NvidiaDriver()))",
+        f"{PREPARE}    initialise(); {VISIBLE}",
         scenario="mig_with_holes",
         env={"CUDA_VISIBLE_DEVICES": "2"},
     )

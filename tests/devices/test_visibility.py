@@ -59,14 +59,14 @@ def test_what_drivers_agree_on_is_certain(mask, expected):
         ("", "an empty value hides every GPU"),
         ("3,2,9,1", "the list ends at '9': there is no GPU of this number"),
         ("0,-1", "the list ends at '-1': it is negative"),
-        ("0,,1", "the list ends at '': it is empty"),
+        ("0,,1", "the list ends at '': it is neither a number nor a UUID"),
         ("none", "the list ends at 'none': it is neither a number nor a UUID"),
         ("GPU-1", "the list ends at 'GPU-1': more than one GPU fits it"),
         ("GPU-9", "the list ends at 'GPU-9': no GPU or slice fits it"),
         ("GPU-2,x", "the list ends at 'x': it is of another kind than the first"),
         ("0,1,0", "'0' names a GPU again, which hides every GPU"),
         ("0-3", "'0-3': what follows the number is overlooked"),
-        ("x" * 99, f"the list ends at '{'x' * 60}...': it is neither a number"),
+        ("x" * 99, f"the list ends at '{'x' * 57}...': it is neither a number"),
     ],
 )
 def test_a_reason_names_the_entry_that_decided(mask, reason):

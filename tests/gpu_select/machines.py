@@ -4,13 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.devices.protocols import (
-    Gpu,
-    GpuProcess,
-    Inventory,
-    MigSlice,
-)
+from gpumagic.devices.protocols import Gpu, GpuProcess, Inventory, MigSlice
 from gpumagic.gpu_select.free import NotEnough, freest
+from gpumagic.gpu_select.machine import places
 from gpumagic.gpu_select.request import read
 
 GIB = 2**30
@@ -67,9 +63,9 @@ def choose(inventory, *, allowed=None, claimed=None, pick=min, **options):
     return freest(
         read("free", **options),
         inventory,
-        allowed=allowed,
+        allowed=places(inventory) if allowed is None else allowed,
         claimed=claimed or {},
-        pick=lambda equals: pick(equals, key=lambda each: each.place.gpu.index),
+        pick=lambda equals: pick(equals, key=lambda each: each.gpu.index),
     )
 
 

@@ -8,6 +8,7 @@ from gpumagic.devices.protocols import CudaState, Initialisation
 from gpumagic.gpu_select.answer_gpus import SelectReport
 from gpumagic.gpu_select.report import (
     Action,
+    Evidence,
     Remark,
     Row,
     Start,
@@ -29,6 +30,7 @@ def gpu(index, **known):
     """One H100 of eight, the busier the higher its number."""
     row = Row(
         physical=index,
+        label=f"GPU {index}",
         name="NVIDIA H100 80GB HBM3",
         uuid=f"GPU-{f'{index:x}' * 8}-aaaa-4aaa-8aaa-0123456789ab",
         pci_address=f"0000:{12 * index + 24:02x}:00.0",
@@ -83,7 +85,7 @@ FIXED = replace(
     driver=STARTED,
     torch=TorchLook.FOUND,
     start=Start(4, 2, "torch.randn(8, device='cuda')"),
-    confirmed=True,
+    evidence=Evidence.CONFIRMED,
 )
 SELECTED = replace(
     OPEN,
@@ -97,8 +99,8 @@ DIFFERING = replace(
     rows=gpus(4, predicted=(2, 0), actual=(0, 1)),
     variables=variables("2,0"),
     start=Start(4, 1, "torch.cuda.is_available()"),
-    confirmed=False,
-    way_out="%gpu_select 2,0 --restart",
+    evidence=Evidence.OTHERWISE,
+    way_out="for what the variables say type %gpu_select 2,0 --restart",
 )
 FREE = replace(
     SELECTED,
@@ -183,6 +185,7 @@ SLICED = replace(
             gpu(
                 2,
                 uuid=f"MIG-{letter * 8}-1111-5111-8111-0123456789ab",
+                label=f"slice {'abc'.index(letter)} of GPU 2",
                 is_slice=True,
                 memory_total_bytes=20 * GIB,
                 memory_free_bytes=None if letter == "c" else 19 * GIB,
@@ -207,8 +210,8 @@ NASTY = replace(
     driver=replace(STARTED, library=HOSTILE),
     start=Start(4, 2, HOSTILE),
     remarks=(Remark("warning", HOSTILE, HOSTILE),),
-    confirmed=False,
-    way_out="%gpu_select 0 --restart",
+    evidence=Evidence.OTHERWISE,
+    way_out="for what the variables say type %gpu_select 0 --restart",
     request=HOSTILE,
 )
 

@@ -64,7 +64,7 @@ def test_without_words_it_shows_how_things_stand():
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (("free", "-n", "3"), 2, "3 GPUs were asked for, 2 are free"),
+        (("free", "-n", "3"), 2, "3 GPUs asked for, 2 free"),
         (("9",), 2, "there is no GPU 9"),
         (("2", "--min-fre3"), 2, "did you mean --min-free?"),
         (("--", "python"), 2, "select free -- python"),

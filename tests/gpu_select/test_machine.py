@@ -19,6 +19,7 @@ MIXED = machine(gpu(0), gpu(1), sliced(2), gpu(3))
 def chosen(names, inventory=None, allowed=None):
     """The places that these names mean; all of the machine's for None."""
     there = SimpleNamespace(inventory=machine() if inventory is None else inventory)
+    allowed = places(there.inventory) if allowed is None else allowed
     choice = (
         everything(there, allowed) if names is None else named(names, there, allowed)
     )
@@ -71,27 +72,21 @@ NOTHING = Inventory(absent=True, problem="there is no driver", hint="install it"
     ("names", "inventory", "allowed", "problem", "hint"),
     [
         (["7"], None, None, "there is no GPU 7: this machine has GPUs 0, 1, 2", "type"),
-        (["GPU-9"], None, None, "no GPU has a UUID that begins 'GPU-9'", "type"),
-        (["MIG-9"], MIXED, None, "no slice has a UUID that begins", "type"),
+        (["GPU-9"], None, None, "no GPU or slice has a UUID that begins", "type"),
+        (["MIG-9"], MIXED, None, "has a UUID that begins 'MIG-9'", "type"),
         (["GPU-1"], None, None, "GPUs 0 and 1", UUIDS[1]),
         (["1", "0", UUIDS[1]], None, None, "GPU 1 is named twice", "once"),
-        (["2"], MIXED, None, "2 slices", SLICES[1].uuid),
+        (["2"], MIXED, None, "2 slices", f" or {SLICES[1].uuid}"),
         (["2"], machine(sliced(2, ())), None, "no slices", "make a slice first"),
         (["1"], machine(gpu(0), lost(1)), None, "this GPU is lost", "reboot"),
-        (
-            ["3"],
-            None,
-            LIMIT,
-            "outside of what this kernel was given (GPUs 2",
-            "--force",
-        ),
+        (["3"], None, LIMIT, "what this kernel was given (GPUs 2", "--force"),
         ([SLICES[1].uuid], MIXED, [Place(sliced(2), 0)], "outside of", "--force"),
         (["MIG-a", "MIG-b"], MIXED, None, "cannot be had together", "one slice"),
         (["0", "MIG-a"], MIXED, None, "cannot be had together", "one slice"),
-        (["0"], NOTHING, None, "there is no driver", "--simulate h100; install it"),
+        (["0"], NOTHING, None, "there is no driver", "install it; to work without"),
         (["0"], Inventory(), None, "no NVIDIA GPU", "%gpu_doctor"),
         (None, Inventory(), None, "no NVIDIA GPU", "%gpu_doctor"),
-        (None, None, [], "no GPU of this machine can be used", "--force"),
+        (None, None, [], "was given no GPU of this machine", "--force"),
         (None, machine(lost(0)), None, "this GPU is lost", "%gpu_doctor"),
     ],
 )

@@ -104,7 +104,7 @@ def test_waiting_counts_in_one_place_and_ends_in_the_refusal():
     (seen,) = cells("%gpu_select free -n 3 --wait 1s")
 
     assert "Waiting for a free GPU" in seen["shown"]
-    assert "3 GPUs were asked for, 2 are free" in seen["error"]
+    assert "3 GPUs asked for, 2 free" in seen["error"]
 
 
 @pytest.mark.kernel

@@ -13,8 +13,8 @@ import pytest
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_select import restart
 from gpumagic.gpu_select.notebook import kept_file, key_of
+from gpumagic.gpu_select.report import Action
 from gpumagic.gpu_select.request import read
-from gpumagic.gpu_select.restart import Kept
 from tests.gpu_select.samples import OPEN, gpu
 
 
@@ -27,12 +27,7 @@ def _own_home(tmp_path, monkeypatch) -> None:
 KEY = "kernel-1.json"
 
 
-def report(*rows):
-    """What a trial has chosen."""
-    return replace(OPEN, rows=rows)
-
-
-REPORT = report(gpu(2, predicted=0), gpu(0, predicted=1))
+REPORT = replace(OPEN, rows=(gpu(2, predicted=0), gpu(0, predicted=1)))
 UUIDS = (gpu(2).uuid, gpu(0).uuid)
 
 
@@ -50,10 +45,11 @@ def test_what_a_process_has_kept_the_next_one_takes_once():
     """The request comes back in the user's words, with its GPUs in order."""
     file = keep()
 
-    assert restart.take(file, KEY) == Kept("free -n 2", UUIDS, force=False)
+    again = restart.take(file, KEY, read)
+    assert again == replace(read(UUIDS), text="free -n 2", action=Action.KEPT)
     assert not file.exists()
-    assert restart.take(file, KEY) is None
-    assert restart.take(kept_file("kernel-2.json"), "kernel-2.json") is None
+    assert restart.take(file, KEY, read) is None
+    assert restart.take(kept_file("kernel-2.json"), "kernel-2.json", read) is None
 
 
 @pytest.mark.parametrize(
@@ -62,17 +58,17 @@ def test_what_a_process_has_kept_the_next_one_takes_once():
         {"when": time.time() - 2 * 3600},
         {"when": float("nan")},
         {"process": ["another", 1, None]},
-        {"uuids": "GPU-1"},
-        {"uuids": [1]},
+        {"meant": [1]},
+        {"meant": "nonsense"},
         {"text": None},
         {"key": "another"},
     ],
-    ids=["old", "no time", "process", "uuids", "number", "text", "key"],
+    ids=["old", "no time", "process", "number", "nonsense", "text", "key"],
 )
 def test_what_is_old_foreign_or_wrong_is_thrown_away(changes):
     """Nothing is chosen by what may no longer be meant, and it does not stay."""
     file = keep(**changes)
-    assert restart.take(file, KEY) is None
+    assert restart.take(file, KEY, read) is None
     assert not file.exists()
 
 
@@ -88,7 +84,7 @@ def test_what_cannot_be_kept_is_an_error_that_leaves_nothing():
 def test_a_notebook_is_known_by_what_outlives_a_restart(monkeypatch):
     """In VS Code by its path, elsewhere by its session where there is no ipykernel."""
     monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", None)
-    assert key_of(SimpleNamespace(user_ns={})) is None
+    assert key_of(SimpleNamespace(user_ns={})) == ""
     monkeypatch.setenv("JPY_SESSION_NAME", "b.ipynb")
     assert key_of(SimpleNamespace(user_ns={})) == "b.ipynb"
     shell = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/home/anna/a.ipynb"})

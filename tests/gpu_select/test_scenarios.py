@@ -32,8 +32,7 @@ ASK = """
             "headline": report.headline,
             "predicted": by_rank(report, "predicted"),
             "actual": by_rank(report, "actual"),
-            "confirmed": report.confirmed,
-            "certain": report.certain,
+            "evidence": report.evidence.name,
             "remarks": [each.text for each in report.remarks],
             "environment": environment(),
         }
@@ -112,11 +111,11 @@ def test_the_driver_shows_what_was_predicted(scenario, words, seen):
         assert first["predicted"] == seen
     assert first["action"] == "SELECTED"
     assert again["predicted"] == first["predicted"]
-    assert first["certain"]
+    assert first["evidence"] == "PREDICTED"
     assert first["environment"][1] == "PCI_BUS_ID"
     if first["predicted"]:
         assert after["verdict"] == "FIXED"
-        assert after["confirmed"]
+        assert after["evidence"] == "CONFIRMED"
         assert after["actual"] == first["predicted"]
     else:
         assert code == 100  # no device
@@ -197,7 +196,7 @@ def test_after_the_start_nothing_is_changed_and_the_way_out_is_told():
     )
 
     assert same["action"] == "SELECTED"
-    assert same["confirmed"]
+    assert same["evidence"] == "CONFIRMED"
     assert other["unchanged"]
     assert other["verdict"] == "FIXED"
     assert "CUDA has started" in other["error"]

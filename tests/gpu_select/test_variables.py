@@ -90,7 +90,7 @@ def written(numbers, inventory, *, mps=False):
 
 def test_under_mps_uuids_are_written():
     """The daemon numbers GPUs by itself; a UUID that is not known is an error."""
-    assert written([1], machine(), mps=True).value == UUIDS[1]
+    assert written([1], machine(), mps=True)[0] == UUIDS[1]
     with pytest.raises(GpuMagicError, match="GPU 1 is not known"):
         written([1], machine(gpu(0), gpu(1, uuid=None)), mps=True)
 
@@ -130,13 +130,13 @@ def _some_of(whole):
 def test_what_is_written_is_what_will_be_seen(inventory, data, mps):
     """For any machine and choice, the prediction is exactly the choice, and certain."""
     there = places(inventory)
-    whole = [place for place in there if place.part is None]
-    slices = [(place,) for place in there if place.part is not None]
+    whole = [place for place in there if not place.is_slice]
+    slices = [(place,) for place in there if place.is_slice]
     chosen = data.draw(st.sampled_from([(), *slices]) | _some_of(whole))
 
-    mask = mask_for(chosen, inventory, mps=mps)
+    mask, _ = mask_for(chosen, inventory, mps=mps)
 
-    seen = seen_under(mask.value, "PCI_BUS_ID", inventory)
+    seen = seen_under(mask, "PCI_BUS_ID", inventory)
     assert seen.certain
     assert seen.physical == tuple(place.gpu.index for place in chosen)
     assert seen.uuids == tuple(place.uuid for place in chosen)
@@ -165,6 +165,7 @@ def said(value, order="PCI_BUS_ID", **known):
         ("0,0", {}, "problem", "hides every GPU"),
         ("0", {"c": "1"}, "warning", "'0' to Python and '1' to C"),
         ("0", {"at_start": "0"}, "note", "was started with"),
+        ("0,0", {"at_start": "0,0"}, "problem", "hides every GPU"),
         ("0", {"order": "BY_PCI"}, "warning", "which CUDA does not know"),
     ],
 )
@@ -174,6 +175,7 @@ def test_a_value_that_is_wrong_or_surprising_is_told(value, known, kind, text):
 
     assert (remark.kind, bool(remark.next_step)) == (kind, True)
     assert text in remark.text
+    assert ("--force" in remark.next_step) is ("at_start" in known)
 
 
 @pytest.mark.parametrize("value", [None, "0", "2,0", "-1"])

@@ -8,17 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumagic.gpu_select.answer_gpus import gpus_table
-from gpumagic.gpu_select.report import Row, TorchLook, Verdict
-from tests.gpu_select.samples import (
-    DIFFERING,
-    OPEN,
-)
+from gpumagic.gpu_select.report import Evidence, Row, TorchLook, Verdict
+from tests.gpu_select.samples import DIFFERING, OPEN
 
 RANKS = st.none() | st.integers(0, 7)
 SIZES = st.none() | st.integers(0, 2**40)
 ROWS = st.builds(
     Row,
     physical=st.integers(0, 15),
+    label=st.text(max_size=12),
     name=st.none() | st.text(max_size=12),
     uuid=st.none() | st.text(max_size=40),
     pci_address=st.none() | st.text(max_size=16),
@@ -33,21 +31,16 @@ ROWS = st.builds(
 )
 
 
-def column(report, heading):
-    """The cells of one column of the remap table."""
-    table = gpus_table(report)
-    place = [each.heading for each in table.columns].index(heading)
-    return [row[place] for row in table.rows]
-
-
 def test_what_the_driver_shows_goes_before_what_was_predicted():
     """After the start the driver's own order counts, and differences stand out."""
-    words = [getattr(each, "word", each) for each in column(DIFFERING, "Actual")]
+    table = gpus_table(DIFFERING)
+    words = [getattr(first, "word", first) for first, *_ in table.rows]
 
+    assert table.columns[0].heading == "Actual"
     assert words == [
-        "cuda:0, not cuda:1",
-        "cuda:1, not hidden",
-        "hidden, not cuda:0",
+        "cuda:0 (variables: cuda:1)",
+        "cuda:1 (variables: not visible)",
+        "not visible (variables: cuda:0)",
         "not visible",
     ]
 
@@ -57,12 +50,12 @@ def test_what_the_driver_shows_goes_before_what_was_predicted():
     st.lists(ROWS, max_size=5),
     st.sampled_from(Verdict),
     st.sampled_from(TorchLook),
-    st.none() | st.booleans(),
+    st.sampled_from(Evidence),
 )
-def test_anything_can_be_drawn(rows, verdict, look, confirmed):
+def test_anything_can_be_drawn(rows, verdict, look, evidence):
     """No report is beyond drawing, as text and as HTML."""
     drawing = replace(
-        OPEN, rows=tuple(rows), verdict=verdict, torch=look, confirmed=confirmed
+        OPEN, rows=tuple(rows), verdict=verdict, torch=look, evidence=evidence
     ).drawing()
 
     assert drawing.text(80)

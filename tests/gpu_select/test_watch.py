@@ -111,4 +111,4 @@ def test_a_call_is_not_blamed_for_what_came_before_it():
         torch=True,
     ).json()
 
-    assert (seen["cell"], seen["line"], seen["by"]) == (2, None, None)
+    assert (seen["cell"], seen["line"], seen["by"]) == (2, None, "")

@@ -121,7 +121,7 @@ def test_a_forked_child_is_recognised(facts):
     """CUDA that the parent had is lost in the child, and the driver says so there."""
     assert facts["in_a_child"] == [
         [True, "INITIALISED"],
-        [False, "FORKED_CHILD", None],
+        [False, "FORKED_CHILD", []],
     ]
 
 

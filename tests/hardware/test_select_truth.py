@@ -36,9 +36,9 @@ def choice(words):
         after = ask()
         too_late = typed("%gpu_select 0")
         return dict(
-            predicted=by_rank(chosen, "predicted"), certain=chosen.certain,
+            predicted=by_rank(chosen, "predicted"), before=chosen.evidence.name,
             seen=seen, shown=by_rank(after, "actual"), verdict=after.verdict.name,
-            confirmed=after.confirmed, late=too_late, title=typed("%gpu_select"),
+            evidence=after.evidence.name, late=too_late, title=typed("%gpu_select"),
             doctor=typed("%gpu_doctor"), mask=os.environ.get("CUDA_VISIBLE_DEVICES"),
         )
     return made
@@ -54,11 +54,11 @@ def made(choices, scenario=None, **variables):
 def assert_true(of):
     """What was predicted is what torch sees, in its order, and what is then shown."""
     bare = [each.removeprefix("GPU-").removeprefix("MIG-") for each in of["predicted"]]
-    assert of["certain"]
+    assert of["before"] == "PREDICTED"
     assert of["seen"] == bare
     if bare:
         assert of["shown"] == of["predicted"]
-        assert (of["verdict"], of["confirmed"]) == ("FIXED", True)
+        assert (of["verdict"], of["evidence"]) == ("FIXED", "CONFIRMED")
         assert_doctor_agrees(of)
 
 
@@ -174,7 +174,7 @@ def test_a_choice_that_comes_too_late_outlives_the_restart_of_a_kernel(tmp_path)
         taken, _, after = run(manager, "%load_ext gpumagic", use, look)
 
     assert before == "['00000000', '00000001']"
-    assert "%load_ext gpumagic takes GPU 2 and 0 again" in " ".join(said.split())
+    assert "After the restart: cuda:0 is GPU 2, cuda:1 is GPU 0." in said
     assert "GPU 2" in taken
     assert after == "['00000002', '00000000']"
 
