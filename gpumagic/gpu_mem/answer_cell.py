@@ -207,7 +207,8 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
         yield curve(most, report)
     elif counted:
         yield _bars(counted, setting)
-    told = notes(report.badges, setting)
+    remarks = map(partial(kit.Note, "note"), report.remarks)
+    told = (*notes(report.badges, setting), *remarks)
     if report.lines_partial:
         full = "the recording was full: the oldest steps are lost, lines took more"
         told = (kit.Note("warning", full), *told)
@@ -232,8 +233,7 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
     said = dict.fromkeys(_PEAKS[each.peak.kind] for each in report.changes)
     if courses:
         said[_STEPS] = None
-    remarks = map(partial(kit.Note, "note"), report.remarks)
-    yield kit.how_measured(kit.Paragraph("\n".join(said)), *remarks)
+    yield kit.how_measured(kit.Paragraph("\n".join(said)))
 
 
 def _bars(

@@ -580,15 +580,17 @@ def _fit_parts(report: FitReport) -> Iterator[kit.Part]:
         lines = (f"{each[:1].upper()}{each[1:]}." for each in said)
         yield kit.Paragraph("\n".join(lines))
     yield from _steps_parts(report.next_steps)
-    properties = (
+    properties = [
         devices(report.setting),
         words("Fits", lambda each: kit.Badge(*_PLACES[each.place][:2])),
         figures("Would take", lambda each: each.rounded_bytes),
         figures("Largest hole", lambda each: each.hole_bytes),
         figures("Free on device", lambda each: each.device_free_bytes),
         figures("Could be released", lambda each: each.releasable_bytes),
-        figures("Left of the limit", lambda each: each.cap_left_bytes),
-    )
+    ]
+    if any(each.cap_left_bytes is not None for each in report.answers):
+        left = figures("Left of the limit", lambda each: each.cap_left_bytes)
+        properties.append(left)
     table = kit.Table.of("Where it could go", properties, report.answers)
     if len(report.answers) > 1:
         yield table

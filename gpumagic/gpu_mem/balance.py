@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -199,9 +200,11 @@ def find_holdings(
 ) -> Holdings:
     """Who holds the memory of one kind of device; looking changes nothing.
 
-    With a snapshot a piece of memory is the block that it lies in; else `tell_blocks`
-    is asked for one where much has no name.
+    With a snapshot a piece of memory is the block that it lies in; without one
+    `tell_blocks` is asked for it where much has no name.
     """
+    if snapshot:
+        tell_blocks = partial(tuple, snapshot)
     found = _find(sources, allocated, budget, snapshot, tell_blocks)
     nameless = 0
     for each in found.holders:
@@ -458,9 +461,9 @@ class Looks:
 
     held: dict[tuple[str, int], deque[int]] = field(default_factory=dict)
 
-    def add(self, holdings: Holdings | None) -> None:
+    def add(self, holdings: Holdings) -> None:
         """Names were looked at; round a cell, where they tell their change."""
-        for each in () if holdings is None else holdings.holders:
+        for each in holdings.holders:
             if each.kind in _GROW:
                 name = each.name, each.device
                 looks = self.held.setdefault(name, deque(maxlen=_MOST_LOOKS))
@@ -477,6 +480,7 @@ class Looks:
             Growth(*name, held[-1], held[-1] - held[0], _times(held))
             for name, held in looks
             if held[-1] == max(held) and held[-1] - held[0] >= _WORTH_NAMING
+            if held[0] or _times(held) > 1  # else it was made, and has not grown since
         ]
         return tuple(sorted(found, key=lambda each: (-each.times, -each.grown_bytes)))
 

@@ -159,6 +159,13 @@ def test_every_badge_is_told_whatever_is_known_of_it(amount):
     assert not any(re.search(r"[{}]|None", f"{n.text}{n.hint}") for n in told)
 
 
+def test_what_was_not_recorded_is_said_in_sight():
+    """Who asked for lines and has none reads why, and what to do."""
+    report = replaced(samples.BOUNDED, remarks=("nothing was recorded: run it again",))
+
+    assert "nothing was recorded: run it again" in report.drawing().text()
+
+
 STATES = {"": "free", "in use": "allocated", "awaited": "pending"}
 
 
