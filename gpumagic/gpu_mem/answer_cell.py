@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from gpumagic.gpu_mem.answer_now import (
@@ -15,7 +18,7 @@ from gpumagic.gpu_mem.answer_now import (
     unwanted,
     words,
 )
-from gpumagic.gpu_mem.records import HolderKind, PeakKind, short
+from gpumagic.gpu_mem.records import NO_HOLDINGS, HolderKind, PeakKind, short
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
     UNKNOWN,
@@ -74,14 +77,13 @@ class CellReport(Report):
     setting: records.Setting
     changes: tuple[records.DeviceChange, ...]  # of devices on which something moved
     badges: tuple[records.CellBadge, ...] = ()
-    # the names, each with how much more it reaches than before; None where too little
+    # the names, each with how much more it reaches than before; none where too little
     # moved to look
-    holdings: records.Holdings | None = None
-    # by line of the cell; None where that was not asked for
-    lines: tuple[records.LineUse, ...] | None = None
+    holdings: records.Holdings = NO_HOLDINGS
+    lines: tuple[records.LineUse, ...] = ()  # of the cell, where they were recorded
     # whether the recording was full before the cell had ended
     lines_partial: bool = False
-    failed: str | None = None  # the error that the code raised, in one line
+    failed: str = ""  # the error that the code raised, in one line
     remarks: tuple[str, ...] = ()
     # how much was in use in the course of the cell, by device; empty where that was
     # not recorded
@@ -100,9 +102,8 @@ class BriefReport(Report):
 
     def drawing(self) -> kit.Drawing:
         """The headline, and in the same line what should be seen at once."""
-        badges = short_badges(self.cell.badges)
-        said = f"{headline(self.cell)}; {badges}" if badges else headline(self.cell)
-        return screen(said, (), self.cell.setting)
+        said = filter(None, (headline(self.cell), short_badges(self.cell.badges)))
+        return screen("; ".join(said), (), self.cell.setting)
 
 
 def headline(report: CellReport) -> str:
@@ -116,79 +117,73 @@ def headline(report: CellReport) -> str:
         said = [f"{_delta(together)} {where} together", f"the most: {largest}"]
     if not changes:
         said = ["no memory moved on any device"]
-    holders = () if report.holdings is None else report.holdings.holders
-    if report.failed is not None:
+    if report.failed:
         error = report.failed.partition(":")[0]
-        error = short(error) if error.isidentifier() else "an error"
-        said[0] = f"failed with {error}: {said[0]}"
+        if not error.isidentifier():
+            error = "an error"
+        said[0] = f"failed with {short(error)}: {said[0]}"
+        holders = report.holdings.holders
         held = sum(e.own_bytes for e in holders if e.kind is HolderKind.ERROR)
         if "OutOfMemory" in report.failed:
             said.append("%gpu_mem why says what was in the way")
         elif held:
             said.append(f"{bytes_text(held)} is held by a failed call: %gpu_mem leaks")
-    elif most := _most(report, holders):
+    elif most := _most(report):
         said.append(most)
-    name = report.code.name
-    return f"{short(name)}: {'; '.join(said)}" if name else "; ".join(said)
+    if report.code.name:
+        said[0] = f"{short(report.code.name)}: {said[0]}"
+    return "; ".join(said)
 
 
 def _told(change: records.DeviceChange, setting: records.Setting) -> str:
-    where, delta, peak = setting.on(change.device), change.allocated_delta, change.peak
-    if delta is None and peak.low_bytes is None:
+    where = setting.on(change.device)
+    if change.allocated_delta is None:
         return f"how much moved {where} is not counted"
-    return f"{_delta(delta)} {where}, peak {peak_text(peak)}"
+    return f"{_delta(change.allocated_delta)} {where}, peak {peak_text(change.peak)}"
 
 
 def _delta(nbytes: int | None) -> str:
-    if nbytes is None:
-        return "an unknown change"
-    return change_text(nbytes) if nbytes else "no change"
+    return "no change" if nbytes == 0 else change_text(nbytes)
 
 
 def peak_text(peak: records.Peak) -> str:
     """The peak: a figure, or between which figures it lies."""
-    if peak.low_bytes is None:
+    if peak.kind is PeakKind.UNKNOWN:
         return UNKNOWN
     low, high = bytes_text(peak.low_bytes), bytes_text(peak.high_bytes)
-    if peak.high_bytes is None:
+    if peak.low_bytes == peak.high_bytes:
+        return low
+    if peak.high_bytes == math.inf:
         return f"at least {low}"
-    if low == high:
-        return low if peak.low_bytes == peak.high_bytes else f"about {low}"
-    return range_text(low, high, " to ")
+    return f"about {low}" if low == high else range_text(low, high)
 
 
 def _size(change: records.DeviceChange) -> tuple[int, int]:
-    return abs(change.allocated_delta or 0), change.peak.low_bytes or 0
+    return abs(change.allocated_delta or 0), change.peak.low_bytes
 
 
-def _most(report: CellReport, holders: Sequence[records.Holder]) -> str:
+def _most(report: CellReport) -> str:
     """Which line leaks, or else what has most of what the cell left."""
     delta = known_sum([each.allocated_delta for each in report.changes]) or 0
-    lines = [line for line in report.lines or () if line.line]
+    lines = [line for line in report.lines if line.place]
     lines.sort(key=lambda each: -each.left_bytes)
     for line in lines:
         if line.grows and line.left_bytes > max(_WORTH_NAMING * delta, 0):
-            return f"{_place(line)} left {bytes_text(line.left_bytes)}"
+            return f"{line.place} left {bytes_text(line.left_bytes)}"
     if delta <= 0:
         return ""
     first = unwanted(report.holdings)
-    if first is not None:
-        more = first.nbytes if first.delta_bytes is None else first.delta_bytes
-        if more > 0:
-            return f"{bytes_text(more)} is held by {first.words}"
+    if first and first.delta_bytes > 0:
+        return f"{bytes_text(first.delta_bytes)} is held by {first.words}"
     if lines and 2 * lines[0].left_bytes > delta:
-        return f"{_place(lines[0])} made most of it: {bytes_text(lines[0].left_bytes)}"
+        return f"{lines[0].place} made most of it: {bytes_text(lines[0].left_bytes)}"
     named = [
-        (abs(each.delta_bytes), each)
-        for each in holders
-        if each.delta_bytes and each.kind is not HolderKind.UNATTRIBUTED
+        e for e in report.holdings.holders if e.kind is not HolderKind.UNATTRIBUTED
     ]
-    _, most = max(named, key=lambda each: each[0], default=(0, None))
-    return f"{short(most.name)} {change_text(most.delta_bytes)}" if most else ""
-
-
-def _place(use: records.LineUse) -> str:
-    return f"line {use.number}" if use.number else use.line.where if use.line else ""
+    most = max(named, key=lambda each: abs(each.delta_bytes), default=None)
+    if not most or not most.delta_bytes:
+        return ""
+    return f"{short(most.name)} {change_text(most.delta_bytes)}"
 
 
 # ------------------------------------------------------------------- the screen
@@ -199,7 +194,7 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
     from gpumagic import drawing as kit
     from gpumagic.drawing.document import MOST_NOTES, MOST_ROWS
 
-    setting, holdings, courses = report.setting, report.holdings, report.courses
+    setting, courses = report.setting, report.courses
     counted = [
         each
         for each in report.changes
@@ -212,34 +207,33 @@ def _parts(report: CellReport) -> Iterator[kit.Part]:
         yield curve(most, report)
     elif counted:
         yield _bars(counted, setting)
-    told = notes(report.badges, setting)
+    remarks = map(partial(kit.Note, "note"), report.remarks)
+    told = (*notes(report.badges, setting), *remarks)
     if report.lines_partial:
         full = "the recording was full: the oldest steps are lost, lines took more"
         told = (kit.Note("warning", full), *told)
     yield from told
     room = MOST_ROWS - 2 * min(len(told), MOST_NOTES) - 2 * recorded  # a curve is high
-    if report.lines is not None:
+    if report.lines:
         yield from _lines_parts(report.lines, setting, room)
-    if holdings is not None:
-        in_sight = 0 if report.lines is not None else room
-        yield from names_parts(holdings, setting, room=in_sight)
+        room = 0
+    yield from names_parts(report.holdings, setting, room=room)
     if counted:
         properties = (
             devices(setting),
-            figures("Before", lambda each: each.before.allocated_bytes),
-            figures("After", lambda each: each.after.allocated_bytes),
-            figures("Change", lambda each: each.allocated_delta, change_text),
-            figures("Handed out", lambda each: each.gross_bytes),
-            figures("Reserved", lambda each: each.after.reserved_bytes),
+            figures("Before", attrgetter("before.allocated_bytes")),
+            figures("After", attrgetter("after.allocated_bytes")),
+            figures("Change", attrgetter("allocated_delta"), change_text),
+            figures("Handed out", attrgetter("gross_bytes")),
+            figures("Reserved", attrgetter("after.reserved_bytes")),
             words("Peak", lambda each: peak_text(each.peak)),
         )
         table = kit.Table.of("", properties, counted)
         yield kit.Details("What the allocator counted", (table,), "counters")
-    kinds = dict.fromkeys(each.peak.kind for each in report.changes)
-    said = [_PEAKS[kind] for kind in kinds]
-    said += [_STEPS] if courses else []
-    remarks = (kit.Note("note", remark) for remark in report.remarks)
-    yield kit.how_measured(kit.Paragraph("\n".join(said)), *remarks)
+    said = dict.fromkeys(_PEAKS[each.peak.kind] for each in report.changes)
+    if courses:
+        said[_STEPS] = None
+    yield kit.how_measured(kit.Paragraph("\n".join(said)))
 
 
 def _bars(
@@ -248,10 +242,12 @@ def _bars(
     """Before, peak and after, of the devices on which most moved."""
     from gpumagic import drawing as kit
 
-    most = sorted(changes, key=_size, reverse=True)[:_MOST_DRAWN]
-    several = len(changes) > 1
+    caption, several = f"Memory of {setting.device(changes[0].device)}", False
+    if len(changes) > 1:
+        caption, several = "Memory", True
+    most = sorted(changes, key=_size)[-_MOST_DRAWN:]
     stacks = []
-    for change in (each for each in changes if each in most):
+    for change in sorted(most, key=changes.index):
         name = f"{setting.device(change.device)}, " if several else ""
         for moment, counters in (("before", change.before), ("after", change.after)):
             allocated = counters.allocated_bytes or 0
@@ -260,12 +256,12 @@ def _bars(
             text = bytes_text(counters.allocated_bytes)
             stacks.append(kit.Stack(f"{name}{moment}", pieces, text))
         peak = change.peak
-        if peak.low_bytes is not None:
-            perhaps = (peak.high_bytes or peak.low_bytes) - peak.low_bytes
-            pieces = ((_IN_USE, peak.low_bytes), (_PERHAPS, perhaps))
+        if peak.kind is not PeakKind.UNKNOWN:
+            perhaps = peak.high_bytes - peak.low_bytes
+            if perhaps == math.inf:
+                perhaps = 0
+            pieces = ((_IN_USE, peak.low_bytes), (_PERHAPS, int(perhaps)))
             stacks.insert(-1, kit.Stack(f"{name}peak", pieces, peak_text(peak)))
-    first = setting.device(changes[0].device)
-    caption = "Memory" if several else f"Memory of {first}"
     return kit.Stacks(caption, tuple(stacks), _LEGEND)
 
 
@@ -280,38 +276,24 @@ def curve(course: records.Course, report: CellReport) -> kit.Curve:
     floor = lowest if _FROM_ZERO * peak < lowest < peak else 0
     name = report.setting.device(course.device)
     caption = f"In use on {name}, step by step"
-    caption += f": the scale begins at {bytes_text(floor)}" if floor else ""
-    where = ""
-    if course.peak_step == 0:
-        where = " before the cell took anything"
-    elif course.peak_number is not None:
-        where = f" in line {course.peak_number}"
-    elif course.peak_line is not None:
-        where = f" in {course.peak_line.where}"
-    most = ", ".join(
-        f"{bytes_text(each.nbytes)} {_owner(each)}"
-        for each in course.at_peak[:_MOST_NAMED]
-    )
+    if floor:
+        caption += f": the scale begins at {bytes_text(floor)}"
+    owners = [
+        f"{bytes_text(nbytes)} {short(owner)}"
+        for owner, nbytes in course.at_peak[:_MOST_NAMED]
+    ]
+    told = f"peak {bytes_text(peak)}"
+    if course.peak_place:
+        told += f" in {course.peak_place}"
     return kit.Curve(
         caption=caption,
         highest=course.highest_bytes,
-        across=("start", f"{course.steps:,} step{'' if course.steps == 1 else 's'}"),
-        peak=f"peak {bytes_text(peak)}{where}{f': {most}' if most else ''}",
+        across=("start", f"step {course.steps:,}"),
+        peak=": ".join(filter(None, (told, ", ".join(owners)))),
         lowest=course.lowest_bytes,
         floor=floor,
         text_of=bytes_text,
     )
-
-
-def _owner(each: records.AtPeak) -> str:
-    """Whose memory at the peak it was: a name's, a line's, or from before the cell."""
-    if each.name:
-        return f"in {short(each.name)}"
-    if each.from_before:
-        return "there before"
-    if each.number is not None:
-        return f"from line {each.number}"
-    return "without a name" if each.line is None else f"from {each.line.where}"
 
 
 # -------------------------------------------------------------------- by line
@@ -323,9 +305,6 @@ def _lines_parts(
     """The lines that matter most in the order of the cell, and all of them folded."""
     from gpumagic import drawing as kit
 
-    if not lines:
-        yield kit.Paragraph("No line of the cell took memory, or gave it back.")
-        return
     # What belongs to none of its lines comes last.
     ordered = sorted(lines, key=lambda e: (e.number or _LAST, e.backward, e.device))
     by_weight = sorted(ordered, key=lambda use: -max(use.left_bytes, use.at_peak_bytes))
@@ -362,20 +341,18 @@ def _lines_table(
         figures("Left", lambda use: use.left_bytes),
         kit.Property(kit.Column("At the peak", number=several), at_peak),
     )
-    hidden = len(lines) - len(shown)
-    more = f", with {count_text(hidden, 'more line')}" if hidden else ""
+    all_of_them = "all of them"
+    if hidden := len(lines) - len(shown):
+        all_of_them += f", with {count_text(hidden, 'more line')}"
     names = ("allocated_bytes", "left_bytes", "at_peak_bytes")
     sums = (bytes_text(sum(getattr(use, name) for use in lines)) for name in names)
-    together = "", f"all of them{more}", *([""] if several else []), *sums
+    together = "", all_of_them, *[""] * several, *sums
     table = kit.Table.of(caption, properties, shown)
     return replace(table, rows=(*table.rows, together))
 
 
 def _code(use: records.LineUse) -> str:
-    if use.line is None:
-        code = "no line of the cell"
-    elif use.number is None:
-        code = f"{use.line.where}: {use.line.source or 'its source is gone'}"
-    else:
-        code = use.line.source or f"{use.line.where}: its source is gone"
+    code = use.source
+    if use.place and not use.number:
+        code = f"{use.place}: {code}"
     return f"backward of {code}" if use.backward else code

@@ -205,7 +205,7 @@ def find_leaks(
     roots = [*wanted.values(), *(each.value for each in unwanted)]
     walk, _, memory = search(
         ((root,) for root in roots),
-        CountedMemory(runtime.kind, runtime.memory_snapshot()),
+        CountedMemory(runtime.kind, runtime.memory_snapshot() or ()),
         left_out=sources.left_out(),
         budget=budget,
     )
@@ -477,7 +477,7 @@ def free(shell: Any | None, runtime: Runtime) -> FreeReport:
 def _read(runtime: Runtime, remarks: dict[str, None]) -> dict[int, Counters]:
     """The counters by device; one in error may answer nothing any more."""
     try:
-        return {each.device: each for each in read_all(runtime)}
+        return read_all(runtime)
     except RuntimeError as error:
         remarks[
             f"the device does not answer: {first_line(error)}; restart the kernel if a "

@@ -39,8 +39,8 @@ class MapReport(Report):
 
     setting: Setting
     segments: tuple[Segment, ...]
-    why_not: str | None = None
-    hint: str | None = None
+    why_not: str = ""
+    hint: str = ""
 
     def drawing(self) -> kit.Drawing:
         """The picture, what keeps free memory from going back, and the rest folded."""
@@ -49,7 +49,7 @@ class MapReport(Report):
 
 def headline(report: MapReport) -> str:
     """How much is free in what torch has, and in pieces of what size."""
-    if report.why_not is not None:
+    if report.why_not:
         return "there is no map to draw"
     if not report.segments:
         return "torch has reserved no memory on any device"
@@ -68,8 +68,8 @@ def _parts(report: MapReport) -> Iterator[kit.Part]:
     from gpumagic import drawing as kit
     from gpumagic.drawing.document import MOST_ROWS
 
-    if report.why_not is not None:
-        yield kit.Note("note", report.why_not, report.hint or "")
+    if report.why_not:
+        yield kit.Note("note", report.why_not, report.hint)
         return
     if not report.segments:
         return
@@ -160,9 +160,11 @@ def _packed(segments: Sequence[Segment], full: int) -> Iterator[list[kit.Piece]]
 def _told(block: Block) -> str:
     """A block in words: how much, what, whose, and from where."""
     said = f"{bytes_text(block.nbytes)} {_KINDS.get(block.state, 'free')}"
-    names = f": {listed([*map(short, block.names)], ', ', 6)}" if block.names else ""
-    line = "" if block.line is None else f", allocated in {block.line.where}"
-    return f"{said}{names}{line}"
+    if block.names:
+        said += f": {listed([*map(short, block.names)], ', ', 6)}"
+    if block.line:
+        said += f", allocated in {block.line.where}"
+    return said
 
 
 # -------------------------------------------------------------------- tables

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpumagic.gpu_mem.records import BadgeKind, HolderKind, short
+from gpumagic.gpu_mem.records import NO_HOLDINGS, BadgeKind, HolderKind, short
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
     bytes_text,
@@ -69,7 +69,7 @@ class MemoryReport(Report):
 
     setting: Setting
     devices: tuple[DeviceMemory, ...]
-    holdings: Holdings | None = None
+    holdings: Holdings = NO_HOLDINGS
     badges: tuple[CellBadge, ...] = ()
 
     def drawing(self) -> kit.Drawing:
@@ -92,8 +92,7 @@ def headline(report: MemoryReport) -> str:
     else:
         total = known_sum([each.total_bytes for each in devices])
         said = f"{_out_of(allocated, total)} allocated {where}"
-    held = _who_holds_most(report.holdings)
-    return f"{said}; {held}" if held else said
+    return "; ".join(filter(None, (said, _who_holds_most(report.holdings))))
 
 
 def _device(memory: DeviceMemory, setting: Setting) -> str:
@@ -113,14 +112,12 @@ class Unwanted(NamedTuple):
     """The largest part of the memory where no name of the user's has it."""
 
     nbytes: int
-    delta_bytes: int | None  # how much more that is than before the cell
+    delta_bytes: int  # how much more that is than before the cell
     words: str  # what holds it, and what to type
 
 
-def unwanted(holdings: Holdings | None) -> Unwanted | None:
+def unwanted(holdings: Holdings) -> Unwanted | None:
     """What is held by an error, by shown results or by nobody, if that is most."""
-    if holdings is None:
-        return None
     sums: Counter[HolderKind] = Counter()
     for _, kind, nbytes in holdings.sums:
         sums[kind] += nbytes
@@ -131,22 +128,24 @@ def unwanted(holdings: Holdings | None) -> Unwanted | None:
     if sums[kind] <= max((each.reachable_bytes for each in named), default=0):
         return None
     deltas = [each.delta_bytes for each in holdings.holders if each.kind is kind]
-    return Unwanted(sums[kind], known_sum(deltas) if deltas else None, _UNWANTED[kind])
+    return Unwanted(sums[kind], sum(deltas), _UNWANTED[kind])
 
 
-def _who_holds_most(holdings: Holdings | None) -> str:
+def _who_holds_most(holdings: Holdings) -> str:
     """Who that is, in half a sentence; empty where nobody is found."""
-    rows = [] if holdings is None else together(holdings.holders)
+    rows = together(holdings.holders)
     found = [each for each in rows if each.kind is not HolderKind.UNATTRIBUTED]
-    if holdings is None or not found:
+    if not found:
         return ""
     first = max(found, key=lambda row: row.reachable_bytes)
-    holds = "hold" if first.kind is HolderKind.LIBRARY else "holds"
-    least = "at least " if holdings.partial else ""
-    said = f"{short(first.name)} {holds} {least}"
-    said += bytes_text(first.reachable_bytes)
-    other = first.shares_with
-    return f"{said}, some of it with {short(other)}" if other else said
+    said = [short(first.name), "holds", bytes_text(first.reachable_bytes)]
+    if first.kind is HolderKind.LIBRARY:
+        said[1] = "hold"
+    if holdings.partial:
+        said.insert(2, "at least")
+    if first.shares_with:
+        said[-1] += f", some of it with {short(first.shares_with)}"
+    return " ".join(said)
 
 
 # ------------------------------------------------------------------- the screen
@@ -163,9 +162,8 @@ def _parts(report: MemoryReport) -> Iterator[kit.Part]:
     yield bars(devices, setting)
     told = notes(report.badges, setting)
     yield from told
-    if holdings is not None:
-        room = max(MOST_ROWS - len(told) - len(devices) + 1, _FEWEST_ROWS)
-        yield from names_parts(holdings, setting, room=room)
+    room = max(MOST_ROWS - len(told) - len(devices) + 1, _FEWEST_ROWS)
+    yield from names_parts(holdings, setting, room=room)
     several = len(devices) > 1
     tables = (
         _figures(each, setting.device(each.counters.device) if several else "")
@@ -179,28 +177,28 @@ def bars(devices: Sequence[DeviceMemory], setting: Setting) -> kit.Stacks:
     """A bar for each device, to one scale: whose memory it is."""
     from gpumagic import drawing as kit
 
-    end, one = _end_of_bars(devices), len(devices) == 1
+    largest = max(each.total_bytes or 0 for each in devices)
+    end = _end_of_bars(devices, largest)
     stacks = []
     for each in devices:
         sizes = _sizes(each)
         pieces = [(kind, float(size)) for kind, size in sizes.items() if size]
-        if each.total_bytes is not None:
-            length = each.total_bytes if end is None else min(end, each.total_bytes)
-            pieces.append((_FREE, max(length - sum(sizes.values()), 0)))
+        length = min(end, each.total_bytes or 0)
+        pieces.append((_FREE, max(length - sum(sizes.values()), 0)))
         beside = _out_of(each.counters.allocated_bytes, each.total_bytes)
-        if one and each.free_bytes is not None:  # the legend tells the others
+        if len(devices) == 1:  # the legend tells the others
             beside = f"{bytes_text(each.free_bytes)} free"
         name = setting.device(each.counters.device)
         stacks.append(kit.Stack(name, tuple(pieces), beside))
-    first = {kind: f"{bytes_text(n)} " for kind, n in _sizes(devices[0]).items()}
-    legend = tuple((kind, f"{first[kind] if one else ''}{m}") for kind, m in _LEGEND)
-    models = {each.name for each in devices}
+    legend: tuple[tuple[str, str], ...] = _LEGEND
+    if len(devices) == 1:
+        sizes = _sizes(devices[0])
+        legend = tuple((kind, f"{bytes_text(sizes[kind])} {m}") for kind, m in _LEGEND)
     caption = "Memory now"
-    if end is not None:
-        total = max(each.total_bytes or 0 for each in devices)
-        caption = f"{caption}: scale to {part_text(end, total)}"
-    elif len(models) == 1 and devices[0].name is not None:
-        caption = f"{caption}, {devices[0].name}"
+    if end < largest:
+        caption += f": scale to {part_text(end, largest)}"
+    elif len({each.name for each in devices}) == 1 and devices[0].name:
+        caption += f", {devices[0].name}"
     return kit.Stacks(caption, tuple(stacks), legend)
 
 
@@ -217,13 +215,11 @@ def _sizes(memory: DeviceMemory) -> dict[str, int]:
     return dict(zip((kind for kind, _ in _LEGEND), (*sizes, rest), strict=True))
 
 
-def _end_of_bars(devices: Sequence[DeviceMemory]) -> int | None:
-    """Where bars end that would be nearly empty; None where they are whole."""
-    total = known_sum([each.total_bytes for each in devices])
-    largest = max(each.total_bytes or 0 for each in devices)
+def _end_of_bars(devices: Sequence[DeviceMemory], largest: int) -> int:
+    """Where bars end: those that would be nearly empty, before the device does."""
     used = max(sum(_sizes(each).values()) for each in devices)
-    if total is None or not 0 < used < _WORTH_A_ZOOM * largest:
-        return None
+    if not 0 < used < _WORTH_A_ZOOM * largest:
+        return largest
     return min(1 << int(used * _ENDS_AT).bit_length(), largest)
 
 
@@ -232,24 +228,20 @@ def _figures(memory: DeviceMemory, name: str) -> kit.Part:
     from gpumagic import drawing as kit
 
     counters = memory.counters
-    pairs = {
-        "device": memory.name or name,
-        "in use": _known(counters.allocated_bytes),
-        "cached": _known(memory.cached_bytes),
-        "outside torch": _known(memory.outside_bytes),
-        "others": _known(memory.others_bytes),
-        "free": _known(memory.free_bytes),
-        "total": _known(memory.total_bytes),
-        "limit of this process": _known(memory.cap_bytes),
-        "peak so far": _known(counters.peak_bytes),
+    figures = {
+        "in use": counters.allocated_bytes,
+        "cached": memory.cached_bytes,
+        "outside torch": memory.outside_bytes,
+        "others": memory.others_bytes,
+        "free": memory.free_bytes,
+        "total": memory.total_bytes,
+        "peak so far": counters.peak_bytes,
     }
-    if memory.cap_bytes is None:
-        del pairs["limit of this process"]
-    return kit.Grid(name, tuple(pairs.items()))
-
-
-def _known(nbytes: int | None) -> str | None:
-    return None if nbytes is None else bytes_text(nbytes)
+    if memory.cap_bytes:
+        figures["limit of this process"] = memory.cap_bytes
+    told = [("device", memory.name or name)]
+    told += [(name, bytes_text(nbytes)) for name, nbytes in figures.items()]
+    return kit.Grid(name, tuple(told))
 
 
 # -------------------------------------------------- every screen, and columns of tables
@@ -265,16 +257,13 @@ def screen(title: str, parts: Iterable[kit.Part], setting: Setting) -> kit.Drawi
 def figures(
     heading: str,
     figure: Callable[[Any], int | None],
-    text: Callable[[int], str] = bytes_text,
+    text: Callable[[int | None], str] = bytes_text,
 ) -> kit.Property:
     """A column of numbers, each unknown or in words."""
     from gpumagic import drawing as kit
 
-    def cell(thing: Any) -> str | None:
-        amount = figure(thing)
-        return None if amount is None else text(amount)
-
-    return kit.Property(kit.Column(heading, number=True), cell)
+    column = kit.Column(heading, number=True)
+    return kit.Property(column, lambda each: text(figure(each)))
 
 
 def words(heading: str, cell: Callable[[Any], Any]) -> kit.Property:
@@ -350,22 +339,21 @@ def notes(badges: Iterable[CellBadge], setting: Setting) -> tuple[kit.Note, ...]
         same.setdefault(badge.kind, []).append(badge)
     found = []
     for kind, its in same.items():
-        said, amount = BADGES[kind], known_sum([each.amount for each in its])
-        numbers = [each.device for each in its if each.device is not None]
+        said, amount = BADGES[kind], sum(each.amount for each in its)
         text = said.text.format(
-            device=devices_text(setting.kind, numbers) or "the device",
+            device=devices_text(setting.kind, [each.device for each in its]),
             times=how_often(amount),
             others=count_text(amount, "other process", "other processes"),
         )
-        hint = said.hint.format(kind=setting.kind)
-        found.append(kit.Note(said.kind, text, hint, kind.value if said.lasts else ""))
+        word = kind.value if said.lasts else ""
+        found.append(kit.Note(said.kind, text, said.hint, word))
     return gravest_first(found)
 
 
 def short_badges(badges: Iterable[CellBadge]) -> str:
     """Badges in a word or two each, for one line."""
-    said = list(dict.fromkeys(each.kind.value for each in badges))
-    return listed(said, ", ", _MOST_BADGES) if said else ""
+    said = dict.fromkeys(each.kind.value for each in badges)
+    return listed([*said], ", ", _MOST_BADGES)
 
 
 # -------------------------------------------------------------------- the names
@@ -396,9 +384,9 @@ def names_table(holdings: Holdings, *, room: int) -> kit.Table:
     sums = list(_sums(holdings))
     rows = sorted(together(holdings.holders), key=lambda row: -row.reachable_bytes)
     room = max(room - len(sums), 1)
-    most = max(room if len(rows) <= room else room - 1, 1)
+    most = max(room - (len(rows) > room), 1)
     # What a cell has changed comes before the rest.
-    ordered = sorted(rows, key=lambda row: -abs(row.delta_bytes or 0))
+    ordered = sorted(rows, key=lambda row: -abs(row.delta_bytes))
     shown = [row for row in rows if any(row is each for each in ordered[:most])]
     columns = tuple(_columns(holdings))
     if more := [row for row in rows if row not in shown]:
@@ -420,23 +408,18 @@ def _whole_table(holdings: Holdings, setting: Setting) -> kit.Table:
     if len({each.device for each in holders}) > 1:
         columns.insert(1, devices(setting))
     if any(each.shares_with for each in holders):
-        columns.append(words("Shared with", lambda each: each.shares_with or ""))
+        columns.append(words("Shared with", lambda each: each.shares_with))
     rows = holders[:_MOST_FOLDED]
     return kit.Table.of("Who holds it", columns, rows, total=len(holders))
 
 
 def _columns(holdings: Holdings) -> Iterator[kit.Property]:
     """Those that would say nothing in any row are left out."""
-    yield words("Name", _name)
+    yield words("Name", lambda each: each.name)
     yield figures("Holds", lambda each: each.reachable_bytes)
-    if any(each.delta_bytes is not None for each in holdings.holders):
+    if any(each.delta_bytes for each in holdings.holders):
         yield figures("Change", lambda each: each.delta_bytes, change_text)
     yield figures("Alone", lambda each: each.own_bytes)
-
-
-def _name(holder: Holder) -> str:
-    nobody = holder.kind is HolderKind.UNATTRIBUTED
-    return "no name found" if nobody else holder.name
 
 
 def _sums(holdings: Holdings) -> Iterator[tuple[str, int]]:
@@ -460,17 +443,14 @@ def together(holders: Iterable[Holder]) -> list[Holder]:
     """Each name once, with the sums of its devices, in the order of the first."""
     same: dict[tuple[HolderKind, str], Holder] = {}
     for each in holders:
-        key = each.kind, each.name
-        before = same.get(key)
-        if before is None:
-            same[key] = each
-            continue
-        deltas = [d for d in (before.delta_bytes, each.delta_bytes) if d is not None]
-        same[key] = replace(
-            before,
-            own_bytes=before.own_bytes + each.own_bytes,
-            reachable_bytes=before.reachable_bytes + each.reachable_bytes,
-            shares_with=before.shares_with or each.shares_with,
-            delta_bytes=sum(deltas) if deltas else None,
-        )
+        row, key = each, (each.kind, each.name)
+        if before := same.get(key):
+            row = replace(
+                before,
+                own_bytes=before.own_bytes + each.own_bytes,
+                reachable_bytes=before.reachable_bytes + each.reachable_bytes,
+                shares_with=before.shares_with or each.shares_with,
+                delta_bytes=before.delta_bytes + each.delta_bytes,
+            )
+        same[key] = row
     return list(same.values())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpumagic.gpu_mem import records
 from gpumagic.gpu_mem.answer_leaks import FREE, LeakReport, leaks_table
@@ -19,7 +20,7 @@ from gpumagic.gpu_mem.answer_now import (
 from gpumagic.gpu_mem.records import Cause, HolderKind, LeakKind
 from gpumagic.gpu_mem.segments import blocking_names, kept_in_pools_bytes
 from gpumagic.report.record import Record, Report
-from gpumagic.report.units import bytes_text, count_text
+from gpumagic.report.units import bytes_text, count_text, known_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -38,6 +39,7 @@ _NO_WORDS = (
     "of an error that the code catches no words are left: let it out once, without try "
     "and except"
 )
+_UNKNOWN = records.DeviceMemory(records.Counters(-1))
 _AFTER = (
     "Memory was looked at after the error: its frames still held their tensors.\n"
     "torch had already given back what nobody used."
@@ -90,42 +92,40 @@ class Verdict(Record):
 
     def clauses(self) -> dict[str, str]:
         """The words about the limit of this process, and about pools of graphs."""
-        limits = _UNDER_A_LIMIT if self.is_capped else ""
+        limits, may_take = "", "the device can give"
+        if self.is_capped:
+            limits, may_take = _UNDER_A_LIMIT, "this process may take"
         if self.pools_bytes:
             limits += f", with {bytes_text(self.pools_bytes)} kept for graphs"
-        may_take = "this process may take" if self.is_capped else "the device can give"
         return {"limits": limits, "may_take": may_take}
 
 
 def verdict_of(
-    oom: records.OomFacts | None,
-    answer: records.Answer | None = None,
-    memory: records.DeviceMemory | None = None,
+    oom: records.OomFacts,
+    answer: records.Answer = records.NO_ANSWER,
+    memory: records.DeviceMemory = _UNKNOWN,
     *,
     leaks_bytes: int = 0,
     pools_bytes: int = 0,
 ) -> Verdict:
     """Why a request has failed, or would fail now."""
-    if oom is None and (answer is None or answer.place != "nowhere"):
+    if not oom.text and answer.place != "nowhere":
         return Verdict()
-    now = memory or records.DeviceMemory(records.Counters(0))
-    room = _room_now(answer, now, pools_bytes)
-    room = room if oom is None else _room_then(oom, room)
+    room = _room_then(oom, _room_now(answer, memory, pools_bytes))
     causes = tuple(dict.fromkeys(room.causes(leaks_bytes)))
-    return Verdict(
-        causes, room.is_capped, room.pools if room.is_much(room.pools) else 0
-    )
+    pools = room.pools if room.is_much(room.pools) else 0
+    return Verdict(causes, room.is_capped, pools)
 
 
 def verdict_now(
-    oom: records.OomFacts | None,
-    answer: records.Answer | None,
-    memory: records.DeviceMemory | None,
+    oom: records.OomFacts,
+    answer: records.Answer,
+    memory: records.DeviceMemory,
     segments: tuple[records.Segment, ...],
     found: LeakReport,
 ) -> Verdict:
     """What it comes down to; graphs are no leaks here, as they may be needed."""
-    device = -1 if memory is None else memory.counters.device
+    device = memory.counters.device
     leaks = [e for e in found.leaks if e.device == device]
     likely = sum(each.nbytes for each in leaks if each.kind is not LeakKind.GRAPH)
     return verdict_of(
@@ -138,27 +138,26 @@ def verdict_now(
 
 
 class _Room(NamedTuple):
-    """What there was for a request; None is unknown."""
+    """What there was for a request."""
 
-    asked: int | None  # in one piece
-    total: int | None
-    live: int | None  # what tensors hold
-    free: int | None  # what the driver has
+    asked: int  # in one piece; 0 is unknown
+    total: float  # infinite is unknown
+    live: int  # what tensors hold; 0 is unknown
+    free: int | None  # what the driver has; None is unknown
     unused: int | None  # what the allocator has for any request
     pools: int  # what it has for graphs and pools of the user's alone
     others: int
     outside: int  # what this process has besides
-    cap: int | None  # what this process may take, where it has a limit
-    cap_left: int | None
+    cap: float  # what this process may take; infinite without a limit
+    cap_left: float
     made: bool = False  # the request has been made, and so has failed
 
     def causes(self, leaks: int) -> Iterator[Cause]:
         """The sentences that are true, some perhaps twice."""
-        asked, total, live = self.asked, self.total, self.live or 0
-        if asked is None:
+        asked = self.asked
+        if not asked:
             return
-        limits = (None if total is None else total - self.outside, self.cap)
-        if asked > min((each for each in limits if each is not None), default=asked):
+        if asked > min(self.total - self.outside, self.cap):
             yield Cause.NEVER_FITS
             return
         if leaks and asked <= leaks + (self.to_take or 0):
@@ -166,12 +165,10 @@ class _Room(NamedTuple):
         decisive = self._decisive(asked)
         if decisive:
             yield decisive
-        if total is None:
-            return
-        short = live + asked > total - self.outside - self.others
+        short = self.live + asked > self.total - self.outside - self.others
         if self.room is not None:
             short = asked > self.room + self.pools
-        if short and self.live is not None and (not decisive or self.is_much(live)):
+        if short and self.live and (not decisive or self.is_much(self.live)):
             yield Cause.TOO_MUCH_LIVE
         if self.is_much(self.others + max(self.outside - _USUAL_OUTSIDE_BYTES, 0)):
             yield Cause.OTHERS
@@ -191,49 +188,44 @@ class _Room(NamedTuple):
         return Cause.OTHERS if enough else None
 
     @property
-    def room(self) -> int | None:
+    def room(self) -> float | None:
         """What torch has for any request, and can get."""
-        take = self.to_take
-        return None if take is None or self.unused is None else take + self.unused
+        return known_sum([self.to_take, self.unused])
 
     @property
-    def to_take(self) -> int | None:
+    def to_take(self) -> float | None:
         """What the driver has for this process."""
-        if self.free is None or self.cap_left is None:
-            return self.free
-        return max(min(self.free, self.cap_left), 0)
+        return self.free and max(min(self.free, self.cap_left), 0)
 
     @property
     def is_capped(self) -> bool:
         """Whether there would have been enough without the limit of this process."""
-        asked, free, take = self.asked or 0, self.free or 0, self.to_take or 0
+        asked, free, take = self.asked, self.free or 0, self.to_take or 0
         unused = self.unused or 0
         return take < asked <= free or take + unused < asked <= free + unused
 
     def is_much(self, nbytes: int) -> bool:
         """Whether it is a good part of the device."""
-        return self.total is not None and nbytes >= _MUCH_OF_THE_DEVICE * self.total
+        return nbytes >= _MUCH_OF_THE_DEVICE * self.total
 
 
 def _room_now(
-    answer: records.Answer | None, memory: records.DeviceMemory, pools: int
+    answer: records.Answer, memory: records.DeviceMemory, pools: int
 ) -> _Room:
-    counters, free, asked = memory.counters, memory.free_bytes, None
-    if answer is not None:
-        asked, free = answer.rounded_bytes, answer.device_free_bytes or free
+    counters = memory.counters
     unused = records.difference(counters.reserved_bytes, counters.active_bytes)
     others = records.difference(memory.used_bytes, memory.process_bytes)  # unlisted too
     return _Room(
-        asked=asked,
-        total=memory.total_bytes,
-        live=counters.allocated_bytes,
-        free=free,
-        unused=None if unused is None else max(unused - pools, 0),
+        asked=answer.rounded_bytes,
+        total=memory.total_bytes or math.inf,
+        live=counters.allocated_bytes or 0,
+        free=answer.device_free_bytes or memory.free_bytes,
+        unused=records.excess(unused, pools),
         pools=pools,
         others=max(others or 0, memory.others_bytes or 0),
         outside=memory.outside_bytes or 0,
-        cap=memory.cap_bytes,
-        cap_left=memory.cap_left_bytes,
+        cap=memory.cap_bytes or math.inf,
+        cap_left=math.inf if memory.cap_bytes is None else memory.cap_left_bytes or 0,
     )
 
 
@@ -248,11 +240,11 @@ def _room_then(oom: records.OomFacts, now: _Room) -> _Room:
         "unused": oom.reserved_unallocated_bytes,
         "pools": oom.private_pools_bytes or None,
         "others": oom.others_bytes,
-        "made": True,
+        "made": bool(oom.text),
     }
     then = now._replace(**{k: v for k, v in told.items() if v is not None})
     cap = oom.allowed_bytes
-    if cap is None or then.live is None or then.unused is None:
+    if not cap or not then.live or then.unused is None:
         return then
     left = cap - then.live - then.unused - then.pools
     return then._replace(cap=cap, cap_left=left)
@@ -272,7 +264,7 @@ class Held(Record):
     live_bytes: int = 0
     names: tuple[records.Holder, ...] = ()
     held_back: tuple[records.HeldBack, ...] = ()
-    expandable: bool | None = None  # whether new segments can grow; None is unknown
+    rigid: bool = False  # whether no segment can grow
 
     @property
     def own_bytes(self) -> int:
@@ -308,19 +300,17 @@ def _let_go(report: Asked) -> Iterator[str]:
 
 def _join_pieces(report: Asked) -> Iterator[str]:
     held = report.held
-    in_pieces = (report.oom and report.oom.reserved_unallocated_bytes) or 0
-    if held.own_bytes > in_pieces:
+    if held.own_bytes > (report.oom.reserved_unallocated_bytes or 0):
         yield from _of_the_run(report)[0]
     if names := ", ".join(blocking_names(held.held_back)):
         yield f"del {names}: this joins the free pieces around it"
-    if held.expandable is False:
+    if held.rigid:
         yield _EXPAND_SIMULATED if report.setting.label else _EXPAND
     yield from (_MAP, _BATCH)
 
 
 def _ask_others(report: Asked) -> Iterator[str]:
-    others = () if report.oom is None else report.oom.others
-    for pid, nbytes in sorted(others, key=lambda each: -each[1]):
+    for pid, nbytes in sorted(report.oom.others, key=lambda each: -each[1]):
         yield f"process {pid} holds {bytes_text(nbytes)}: ask whose it is"
     yield "!nvidia-smi shows whose the others are"
     yield "%gpu_select free in a fresh kernel takes the freest GPU"
@@ -411,19 +401,19 @@ def _steps_parts(steps: Iterable[str]) -> Iterator[kit.Part]:
 
 @dataclass(frozen=True)
 class WhyReport(Report):
-    """An out-of-memory error in words; `oom` is None where no words are known."""
+    """An out-of-memory error in words; `oom` is empty where no words are known."""
 
     setting: records.Setting
-    oom: records.OomFacts | None
+    oom: records.OomFacts = records.NO_OOM
     verdict: Verdict = Verdict()
-    answer: records.Answer | None = None
-    memory: records.DeviceMemory | None = None
+    answer: records.Answer = records.NO_ANSWER
+    memory: records.DeviceMemory = _UNKNOWN
     held: Held = Held()
 
     @property
     def next_steps(self) -> tuple[str, ...]:
         """What to type, the best first."""
-        return () if self.oom is None else next_steps(self)
+        return next_steps(self)
 
     def drawing(self) -> kit.Drawing:
         """The verdict, what to do, who has the memory, and what both rest on."""
@@ -433,23 +423,24 @@ class WhyReport(Report):
 def why_headline(report: WhyReport) -> str:
     """What was asked for, what was free, and what that comes down to."""
     oom = report.oom
-    if oom is None:
+    if not oom.text:
         return "no out-of-memory error has ended a cell of this notebook"
-    cell = "" if oom.cell is None else f"In [{oom.cell}]: "
-    where = report.setting.on(oom.device)
-    said = "memory ran out"
-    if oom.requested_bytes is not None:
-        said = f"{bytes_text(oom.requested_bytes)} did not fit"
-    free = "" if oom.free_bytes is None else f" with {bytes_text(oom.free_bytes)} free"
-    first = next(_why_sentences(report, oom), "why cannot be told")
-    return f"{cell}{said} {where}{free}: {first}"
+    said = f"memory ran out {report.setting.on(oom.device)}"
+    if oom.requested_bytes:
+        asked = bytes_text(oom.requested_bytes)
+        said = f"{asked} did not fit {report.setting.on(oom.device)}"
+    if oom.free_bytes is not None:
+        said += f" with {bytes_text(oom.free_bytes)} free"
+    if oom.cell is not None:
+        said = f"In [{oom.cell}]: {said}"
+    return f"{said}: {next(_why_sentences(report), 'why cannot be told')}"
 
 
-def _why_sentences(report: WhyReport, oom: records.OomFacts) -> Iterator[str]:
+def _why_sentences(report: WhyReport) -> Iterator[str]:
     """All that is true of it, the most telling first."""
     alive, gone = "too much else is alive", report.held.gone_bytes
     clauses = report.verdict.clauses()
-    if gone > (oom.allocated_bytes or 0) / 2:
+    if gone > (report.oom.allocated_bytes or 0) / 2:
         alive = f"{bytes_text(gone)} of what was alive then is free again"
         clauses["limits"] = clauses["limits"].removeprefix(_UNDER_A_LIMIT)
     for cause in report.verdict.causes:
@@ -459,28 +450,27 @@ def _why_sentences(report: WhyReport, oom: records.OomFacts) -> Iterator[str]:
 def _why_parts(report: WhyReport) -> Iterator[kit.Part]:
     from gpumagic import drawing as kit
 
-    oom = report.oom
-    if oom is None:
+    if not report.oom.text:
         said = "before a large tensor is made, ask whether it fits"
         yield kit.Note("note", said, "%gpu_mem fit 2GiB", said)
         yield kit.Note("note", _NO_WORDS)
         return
     yield from _steps_parts(report.next_steps)
-    if report.memory is not None:
+    if report.memory.total_bytes:
         yield bars((report.memory,), report.setting)
-    causes = report.verdict.causes
-    wanted = _CAUSES[causes[0]].table if causes else "names"
+    about = [_CAUSES[cause].table for cause in report.verdict.causes]
+    wanted = next(iter(about), "names")
     tables = sorted(_tables(report), key=lambda each: each[0] != wanted)
     for _, table in tables[:1]:
         yield table
-    besides = tuple(_why_sentences(report, oom))[1:]
-    parts: tuple[kit.Part, ...] = (kit.Grid("", tuple(_facts(report, oom))),)
+    besides = tuple(_why_sentences(report))[1:]
+    parts: tuple[kit.Part, ...] = (kit.Grid("", tuple(_facts(report))),)
     if besides:
         parts += (kit.Paragraph(f"Besides, {'; '.join(besides)}."),)
     yield kit.Details("Why it did not fit, in figures", parts, "figures")
     for name, table in tables[1:]:
         yield kit.Details(table.caption, (table,), name)
-    yield kit.Details("What torch said", (kit.Paragraph(oom.text),), "torch")
+    yield kit.Details("What torch said", (kit.Paragraph(report.oom.text),), "torch")
     yield kit.how_measured(kit.Paragraph(_AFTER))
 
 
@@ -495,14 +485,12 @@ def _tables(report: WhyReport) -> Iterator[tuple[str, kit.Table]]:
         yield "blocks", held_back_table(held.held_back[:most], setting)
 
 
-def _facts(
-    report: WhyReport, oom: records.OomFacts
-) -> Iterator[tuple[str, str | None]]:
+def _facts(report: WhyReport) -> Iterator[tuple[str, str]]:
+    oom = report.oom
     for name, line in (("line", oom.line), ("called from", oom.called_from)):
-        if line is not None:
-            yield name, line.where + (f": {line.source}" if line.source else "")
+        if line:
+            yield name, ": ".join(filter(None, (line.where, line.source)))
     yield "device", report.setting.device(oom.device)
-    hole = None if report.answer is None else report.answer.hole_bytes
     for name, nbytes in (
         ("asked for", oom.requested_bytes),
         ("free on the device", oom.free_bytes),
@@ -511,11 +499,11 @@ def _facts(
         ("used by this process", oom.process_bytes),
         ("allocated in tensors", oom.allocated_bytes),
         ("reserved, not allocated", oom.reserved_unallocated_bytes),
-        ("largest hole now", hole),
+        ("largest hole now", report.answer.hole_bytes),
     ):
-        yield name, None if nbytes is None else bytes_text(nbytes)
-    if report.held.expandable is not None:
-        yield "expandable segments", "on" if report.held.expandable else "off"
+        yield name, bytes_text(nbytes)
+    if report.held.rigid:
+        yield "expandable segments", "off"
 
 
 # ----------------------------------------------------------------------------- fit
@@ -525,14 +513,14 @@ def _facts(
 class FitReport(Report):
     """Whether so many bytes would fit now, on each device in use."""
 
-    oom: ClassVar[None] = None  # nobody has asked for it yet
     setting: records.Setting
     requested_bytes: int
-    answers: tuple[records.Answer, ...]
+    answers: tuple[records.Answer, ...] = ()
     verdict: Verdict = Verdict()
     held: Held = Held()
-    why_not: str | None = None
-    hint: str | None = None
+    why_not: str = ""
+    hint: str = ""
+    oom: records.OomFacts = records.NO_OOM  # nobody has asked for it yet
 
     @property
     def next_steps(self) -> tuple[str, ...]:
@@ -562,7 +550,7 @@ _PLACES: dict[str | None, tuple[str, kit.Tone, str]] = {
 def fit_headline(report: FitReport) -> str:
     """Yes, no, or after what; on which devices."""
     asked, answers = bytes_text(report.requested_bytes), report.answers
-    if report.why_not is not None or not answers:
+    if not answers:
         return f"whether {asked} fits cannot be told"
     if len(answers) == 1:
         (only,) = answers
@@ -583,8 +571,8 @@ def fit_headline(report: FitReport) -> str:
 def _fit_parts(report: FitReport) -> Iterator[kit.Part]:
     from gpumagic import drawing as kit
 
-    if report.why_not is not None:
-        yield kit.Note("note", report.why_not, report.hint or "")
+    if report.why_not:
+        yield kit.Note("note", report.why_not, report.hint)
         return
     asked = {"asked": bytes_text(report.requested_bytes), **report.verdict.clauses()}
     said = [_CAUSES[cause].fit.format(**asked) for cause in report.verdict.causes]
@@ -592,15 +580,17 @@ def _fit_parts(report: FitReport) -> Iterator[kit.Part]:
         lines = (f"{each[:1].upper()}{each[1:]}." for each in said)
         yield kit.Paragraph("\n".join(lines))
     yield from _steps_parts(report.next_steps)
-    properties = (
+    properties = [
         devices(report.setting),
         words("Fits", lambda each: kit.Badge(*_PLACES[each.place][:2])),
         figures("Would take", lambda each: each.rounded_bytes),
         figures("Largest hole", lambda each: each.hole_bytes),
         figures("Free on device", lambda each: each.device_free_bytes),
         figures("Could be released", lambda each: each.releasable_bytes),
-        figures("Left of the limit", lambda each: each.cap_left_bytes),
-    )
+    ]
+    if any(each.cap_left_bytes is not None for each in report.answers):
+        left = figures("Left of the limit", lambda each: each.cap_left_bytes)
+        properties.append(left)
     table = kit.Table.of("Where it could go", properties, report.answers)
     if len(report.answers) > 1:
         yield table

@@ -14,9 +14,16 @@ from gpumagic.gpu_mem.balance import find_holdings
 from gpumagic.gpu_mem.cell import OneCell
 from gpumagic.gpu_mem.counters import badges_now, device_memories, setting_of
 from gpumagic.gpu_mem.names import KnownNames
+from gpumagic.gpu_mem.records import (
+    NO_ANSWER,
+    NO_HOLDINGS,
+    NO_OOM,
+    Counters,
+    DeviceMemory,
+)
 from gpumagic.gpu_mem.segments import (
     answer_now,
-    are_expandable,
+    are_rigid,
     held_back,
     segments_with_names,
     why_none,
@@ -34,7 +41,7 @@ if TYPE_CHECKING:
     from gpumagic.gpu_mem.answer_leaks import FreeReport, LeakReport
     from gpumagic.gpu_mem.answer_map import MapReport
     from gpumagic.gpu_mem.answer_why import FitReport, WhyReport
-    from gpumagic.gpu_mem.records import DeviceMemory, Holdings, OomFacts, Segment
+    from gpumagic.gpu_mem.records import Holdings, OomFacts, Segment
 
 
 class Watched:
@@ -143,7 +150,9 @@ class Memory:
     def snapshot(self) -> MemoryReport:
         """How things stand, and the names that hold most."""
         devices = self._devices()
-        holdings = self._holdings(devices) if devices else None
+        holdings = NO_HOLDINGS
+        if devices:
+            holdings = self._holdings(devices)
         badges = badges_now(self._runtime.kind, devices)
         return MemoryReport(self._setting, devices, holdings, badges)
 
@@ -157,9 +166,11 @@ class Memory:
 
         return MapReport(self._setting, *self._segments())
 
-    def leaks(self) -> LeakReport:
+    def leaks(self, **options: Any) -> LeakReport:
         """What could be let go of."""
-        return self._leaks()
+        from gpumagic.gpu_mem.answer_leaks import find_leaks
+
+        return find_leaks(self._names.shell, self._runtime, **options)
 
     def free(self) -> FreeReport:
         """Let go of it."""
@@ -171,48 +182,44 @@ class Memory:
         """Whether so many bytes would fit now, on each device in use."""
         from gpumagic.gpu_mem import answer_why as why
 
-        found, (segments, problem, hint) = self._leaks(), self._segments()
-        answers, verdict = [], why.Verdict()
-        for memory in () if problem else self._devices():
-            answers.append(answer_now(nbytes, memory, segments, self._runtime))
-            its = why.verdict_now(None, answers[-1], memory, segments, found)
-            verdict = verdict if verdict.causes else its
+        segments, problem, hint = self._segments()
+        if problem:
+            return why.FitReport(self._setting, nbytes, why_not=problem, hint=hint)
+        found, answers, verdict = self.leaks(), [], why.Verdict()
+        for memory in self._devices():
+            answer = answer_now(nbytes, memory, segments, self._runtime)
+            answers.append(answer)
+            if not verdict.causes:
+                verdict = why.verdict_now(NO_OOM, answer, memory, segments, found)
         held = why.Held(
-            found.leaks,
-            held_back=held_back(segments),
-            expandable=are_expandable(segments),
+            found.leaks, held_back=held_back(segments), rigid=are_rigid(segments)
         )
-        return why.FitReport(
-            self._setting, nbytes, tuple(answers), verdict, held, problem, hint
-        )
+        return why.FitReport(self._setting, nbytes, tuple(answers), verdict, held)
 
-    def why(self, oom: OomFacts | None) -> WhyReport:
+    def why(self, oom: OomFacts) -> WhyReport:
         """An out-of-memory error in words."""
         from gpumagic.gpu_mem import answer_why as why
         from gpumagic.gpu_mem.oom import of_the_run
 
-        if oom is None:
-            return why.WhyReport(self._setting, None)
+        if not oom.text:
+            return why.WhyReport(self._setting)
         device, asked = oom.device, oom.requested_bytes
         counted = {each.counters.device: each for each in self._devices()}
-        memory = counted.get(device or 0)
+        memory = counted.get(device or 0, DeviceMemory(Counters(-1)))
         every, problem, _ = self._segments()
         segments: tuple[Segment, ...] = _on(device, every)
-        answer, live, known = None, 0, None
-        if memory is not None:
-            live = memory.counters.allocated_bytes or 0
-            known = self._holdings((memory,))
-            if problem is None and asked is not None:
-                answer = answer_now(asked, memory, segments, self._runtime)
-        found = self._leaks(is_own=of_the_run(oom))
+        live, answer = memory.counters.allocated_bytes or 0, NO_ANSWER
+        if asked and memory.total_bytes and not problem:
+            answer = answer_now(asked, memory, segments, self._runtime)
+        found = self.leaks(is_own=of_the_run(oom))
         held = why.Held(
             leaks=_on(device, found.leaks),
             own=_on(device, found.own),
             gone_bytes=max((oom.allocated_bytes or 0) - live, 0),
             live_bytes=live,
-            names=_on(device, known.holders if known else ()),
+            names=_on(device, self._holdings((memory,)).holders),
             held_back=held_back(segments),
-            expandable=are_expandable(segments),
+            rigid=are_rigid(segments),
         )
         verdict = why.verdict_now(oom, answer, memory, segments, found)
         return why.WhyReport(self._setting, oom, verdict, answer, memory, held)
@@ -226,21 +233,19 @@ class Memory:
     def _holdings(self, devices: tuple[DeviceMemory, ...]) -> Holdings:
         counted = {d.counters.device: d.counters.allocated_bytes for d in devices}
         sources = self._names.sources(self._runtime.kind)
-        snapshot = self._runtime.memory_snapshot()
+        snapshot = self._runtime.memory_snapshot() or ()
         return find_holdings(sources, counted, snapshot=snapshot)
 
-    def _leaks(self, **options: Any) -> LeakReport:
-        from gpumagic.gpu_mem.answer_leaks import find_leaks
-
-        return find_leaks(self._names.shell, self._runtime, **options)
-
-    def _segments(self) -> tuple[tuple[Segment, ...], str | None, str]:
-        """What lies where; and why that cannot be told, with what to do."""
+    def _segments(self) -> tuple[tuple[Segment, ...], str, str]:
+        """What lies where; or why that cannot be told, with what to do."""
         runtime = self._runtime
         if not is_in_use(runtime) or not runtime.devices_in_use():
             return (), NOT_STARTED, USE_ONE
-        told = segments_with_names(runtime, self._names.sources(runtime.kind))
-        return (told, None, "") if told is not None else ((), *why_none(runtime))
+        snapshot = runtime.memory_snapshot()
+        if snapshot is None:
+            return (), *why_none(runtime)
+        sources = self._names.sources(runtime.kind)
+        return segments_with_names(snapshot, sources), "", ""
 
 
 def _on(device: int | None, things: Iterable[Any]) -> tuple[Any, ...]:

@@ -7,10 +7,13 @@ of them lead to the same model.
 from __future__ import annotations
 
 import gc
+import math
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpumagic.devices.simulated import simulated_box, word_of
@@ -18,7 +21,7 @@ from gpumagic.devices.storages import StorageKey, Stored
 from gpumagic.devices.torch_private import cublas_workspace_bytes, loaded_torch
 from gpumagic.gpu_mem.names import graph_name, roots_of
 from gpumagic.gpu_mem.records import NAMELESS, Holder, HolderKind, Holdings
-from gpumagic.gpu_mem.walk import Budget, Walk
+from gpumagic.gpu_mem.walk import IN_A_CELL, Budget, Walk
 from gpumagic.report.introspection import without_collecting
 from gpumagic.report.record import Record
 from gpumagic.report.units import bytes_text, count_text
@@ -41,7 +44,7 @@ Key: TypeAlias = "tuple[str, HolderKind, int]"
 
 WORKSPACES = "cuBLAS workspaces"
 PROBABLY_WORKSPACES = f"{WORKSPACES} (probably)"
-UNATTRIBUTED = "unattributed"
+NO_NAME = "no name found"
 _IN_USE = "active_allocated"
 _BY_OBJECTS = (HolderKind.OUTPUT, HolderKind.ERROR, HolderKind.MODULE)
 _WORTH_ANOTHER_SEARCH = 1 << 20
@@ -62,39 +65,34 @@ class Reached:
     every: int = 0  # the names that reach it, also through a graph alone
 
 
-class Found(NamedTuple):
-    """What a search came to."""
-
-    walk: Walk  # all objects, which it keeps alive
-    # for each name the numbers of the objects that it stands for
-    starts: list[list[int]]
-    # each piece of memory with the names that reach it
-    memory: dict[StorageKey, Reached]
-
-
 def search(
     names: Iterable[Iterable[Any]],
     counted: CountedMemory,
     *,
     left_out: Collection[int] = (),
-    budget: Budget | None = None,
-) -> Found:
-    """Follow all names at once to the memory that they reach."""
-    walk = Walk(loaded_torch(), budget or Budget(), left_out)
-    entered = [map(walk.enter, filter(gc.is_tracked, values)) for values in names]
-    starts = [[each for each in its if each is not None] for its in entered]
+    budget: Budget = IN_A_CELL,
+) -> tuple[Walk, list[list[int]], dict[StorageKey, Reached]]:
+    """Follow all names at once to the memory that they reach.
+
+    The first, all objects, keeps them alive; the second has for each name the numbers
+    of the objects that it stands for.
+    """
+    walk = Walk(loaded_torch(), budget, left_out)
+    starts = []
+    for values in names:
+        numbers = map(walk.enter, filter(gc.is_tracked, values))
+        starts.append([number for number in numbers if number >= 0])
     walk.run()
-    places = {n: p for n, each in walk.stored.items() if (p := counted.place(each))}
     memory: dict[StorageKey, Reached] = {}
-    if places:
-        direct, every = _bits(walk, starts)
-        for number, place in places.items():
-            if every[number]:
-                its = memory.setdefault(place.key, Reached(place.nbytes))
-                its.nbytes = max(its.nbytes, place.nbytes)
-                its.direct |= direct[number]
-                its.every |= every[number]
-    return Found(walk, starts, memory)
+    direct, every = _bits(walk, starts)
+    for number, stored in walk.stored.items():
+        place = counted.place(stored)
+        if place and every[number]:
+            its = memory.setdefault(place.key, Reached(place.nbytes))
+            its.nbytes = max(its.nbytes, place.nbytes)
+            its.direct |= direct[number]
+            its.every |= every[number]
+    return walk, starts, memory
 
 
 def names_in(bits: int) -> Iterator[int]:
@@ -107,12 +105,12 @@ def names_in(bits: int) -> Iterator[int]:
 
 def _bits(walk: Walk, starts: Sequence[Collection[int]]) -> tuple[list[int], list[int]]:
     """For each object the names that reach it directly, and at all."""
-    direct = [0] * len(walk)
+    direct = [0] * len(walk.children)
     for position, numbers in enumerate(starts):
         for number in numbers:
             direct[number] |= 1 << position
-    marked = [number for number, bits in enumerate(direct) if bits]
-    _spread(direct, walk.children, marked, ends=walk.of_graph)
+    marked = {number for numbers in starts for number in numbers}
+    _spread(direct, walk.children, sorted(marked), ends=walk.of_graph)
     if not walk.of_graph:
         return direct, direct
     every = direct.copy()
@@ -151,15 +149,15 @@ class CountedMemory:
     No segments at all is what an allocator says that does not tell them.
     """
 
-    def __init__(self, kind: str, snapshot: Snapshot | None = None) -> None:
+    def __init__(self, kind: str, snapshot: Snapshot = ()) -> None:
         self._kind = kind
-        self._blocks = sorted(
-            (segment["device"], start, block["size"])
-            for segment in snapshot or ()
-            for start, block in blocks_of(segment)
-            if block["state"] == _IN_USE
-        )
         self._knows = bool(snapshot)
+        self._blocks: list[tuple[int, int, int]] = []
+        for segment in snapshot:
+            for start, block in blocks_of(segment):
+                if block["state"] == _IN_USE:
+                    self._blocks.append((segment["device"], start, block["size"]))
+        self._blocks.sort()
 
     def place(self, stored: Stored) -> Stored | None:
         """The block that memory lies in; None for what does not count."""
@@ -172,12 +170,11 @@ class CountedMemory:
 
         It may begin further inside, as that of a graph's outputs does.
         """
-        at = key.device, key.address
-        position = bisect_right(self._blocks, at, key=lambda block: block[:2])
-        device, start, size = self._blocks[position - 1] if position else (-1, 0, 0)
-        if device != key.device or key.address >= start + size:
-            return None
-        return Stored(StorageKey(key.kind, device, start), size)
+        position = bisect_right(self._blocks, (key.device, key.address, math.inf))
+        for device, start, size in self._blocks[:position][-1:]:
+            if device == key.device and key.address < start + size:
+                return Stored(StorageKey(key.kind, device, start), size)
+        return None
 
 
 def blocks_of(segment: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -197,19 +194,23 @@ def find_holdings(
     sources: Sources,
     allocated: Mapping[int, int | None],
     *,
-    budget: Budget | None = None,
-    snapshot: Snapshot | None = None,
-    tell_blocks: Callable[[], Snapshot | None] | None = None,
+    budget: Budget = IN_A_CELL,
+    snapshot: Snapshot = (),
+    tell_blocks: Callable[[], Snapshot | None] = tuple,
 ) -> Holdings:
-    """Who holds the memory of one kind of device; looking changes nothing."""
-    tell_blocks = tell_blocks or (lambda: snapshot)
+    """Who holds the memory of one kind of device; looking changes nothing.
+
+    With a snapshot a piece of memory is the block that it lies in; without one
+    `tell_blocks` is asked for it where much has no name.
+    """
+    if snapshot:
+        tell_blocks = partial(tuple, snapshot)
     found = _find(sources, allocated, budget, snapshot, tell_blocks)
-    nameless = (
-        each.reachable_bytes
-        for each in found.holders
-        if each.kind is HolderKind.UNATTRIBUTED or each.name == PROBABLY_WORKSPACES
-    )
-    if max(nameless, default=0) < _WORTH_ANOTHER_SEARCH:
+    nameless = 0
+    for each in found.holders:
+        if each.kind is HolderKind.UNATTRIBUTED or each.name == PROBABLY_WORKSPACES:
+            nameless = max(nameless, each.reachable_bytes)
+    if nameless < _WORTH_ANOTHER_SEARCH:
         return found
     strays = tuple(sources.stray_errors())
     if not strays:
@@ -221,25 +222,27 @@ def find_holdings(
 def _find(
     sources: Sources,
     allocated: Mapping[int, int | None],
-    budget: Budget | None,
-    snapshot: Snapshot | None,
+    budget: Budget,
+    snapshot: Snapshot,
     tell_blocks: Callable[[], Snapshot | None],
 ) -> Holdings:
     kind, roots = sources.kind, roots_of(sources)
-    counted, values = CountedMemory(kind, snapshot), (root.values for root in roots)
     walk, starts, memory = search(
-        values, counted, left_out=sources.left_out(), budget=budget
+        map(attrgetter("values"), roots),
+        CountedMemory(kind, snapshot),
+        left_out=sources.left_out(),
+        budget=budget,
     )
     rows = _rows(walk, starts, roots, memory)
     sums = _sums_of(memory, roots)
-    devices = sorted({*allocated, *(key.device for key in memory)})
+    reached = {(key.device, key.address) for key in memory}
+    devices = sorted({*allocated, *(device for device, _ in reached)})
     known = dict.fromkeys(devices, 0)
     for (device, _), nbytes in sums.items():
         known[device] += nbytes
-    most_missing = max(((allocated.get(n) or 0) - known[n] for n in devices), default=0)
-    reached = {(key.device, key.address) for key in memory}
+    missing = [(allocated.get(device) or 0) - known[device] for device in devices]
     libraries = Counter[tuple[int, str]]()
-    for each in workspaces(kind, reached, most_missing, tell_blocks):
+    for each in workspaces(kind, reached, max(missing, default=0), tell_blocks):
         if each.device in known:
             libraries[each.device, each.name] += each.nbytes
             known[each.device] += each.nbytes
@@ -249,14 +252,15 @@ def _find(
         count = count_text(walk.hidden, "saved tensor")
         remarks.append(f"{count} could not be looked at without running hooks of yours")
     for device in devices:
-        told = allocated.get(device)
-        rest = max((told or 0) - known[device], 0)
-        nameless.append((device, UNATTRIBUTED, HolderKind.UNATTRIBUTED, rest))
-        if told is not None and told < known[device]:
+        counted = allocated.get(device)
+        rest = max((counted or 0) - known[device], 0)
+        nameless.append((device, NO_NAME, HolderKind.UNATTRIBUTED, rest))
+        if counted is not None and counted < known[device]:
             remarks.append(
-                f"names hold {bytes_text(known[device] - told)} on {word}:{device} "
-                f"beyond the {bytes_text(told)} that the allocator says it has handed "
-                "out: memory of another library, or that was given back meanwhile"
+                f"names hold {bytes_text(known[device] - counted)} on {word}:{device} "
+                f"beyond the {bytes_text(counted)} that the allocator says it has "
+                "handed out: memory of another library, or that was given back "
+                "meanwhile"
             )
         known[device] += rest
     if libraries and word == "cuda":
@@ -266,29 +270,22 @@ def _find(
             rows.append(Holder(name, of, device, nbytes, nbytes))
             sums[device, of] += nbytes
     return Holdings(
-        holders=tuple(sorted(rows, key=_place_of)),
+        holders=tuple(sorted(rows, key=_order)),
         allocated_bytes=tuple(known.items()),
-        sums=tuple(
-            (device, each, sums[device, each])
-            for device in devices
-            for each in HolderKind
-            if sums[device, each]
-        ),
+        sums=tuple((*key, nbytes) for key, nbytes in sums.items()),
         partial=walk.partial or walk.hidden > 0,
         remarks=tuple(remarks),
     )
 
 
-def _place_of(row: Holder) -> tuple[bool, bool, int, int, int]:
+def _order(row: Holder) -> tuple[bool, bool, int, int, int]:
     """The largest first; what nobody was found for comes last."""
     is_rest = row.kind is HolderKind.UNATTRIBUTED
     nameless = row.kind in NAMELESS
     return is_rest, nameless, -row.reachable_bytes, -row.own_bytes, row.device
 
 
-def _key_of(holder: Holder) -> Key:
-    """What a holder is remembered by from one cell to the next."""
-    return holder.name, holder.kind, holder.device
+_key_of = attrgetter("name", "kind", "device")  # from one cell to the next
 
 
 def sizes(holdings: Holdings) -> dict[Key, int]:
@@ -328,36 +325,21 @@ class _Tally:
 
     own_bytes: int = 0
     reachable_bytes: int = 0
-    partner: int | None = None
-
-    def add(self, memory: Reached, bit: int) -> None:
-        self.reachable_bytes += memory.nbytes
-        if memory.every == bit:
-            self.own_bytes += memory.nbytes
-        elif self.partner is None:
-            others = (memory.direct & ~bit) or (memory.every & ~bit)
-            self.partner = next(names_in(others))
-
-
-def _bits_of(roots: Sequence[Root]) -> dict[HolderKind, int]:
-    """Which names are of which kind."""
-    bits = dict.fromkeys(HolderKind, 0)
-    for position, each in enumerate(roots):
-        bits[each.kind] |= 1 << position
-    return bits
+    partners: int = 0  # the names that reach the first piece which has several
 
 
 def _sums_of(
     memory: Mapping[StorageKey, Reached], roots: Sequence[Root]
 ) -> Counter[tuple[int, HolderKind]]:
     """The memory by device and by what keeps it, each piece once."""
-    bits, sums = _bits_of(roots), Counter[tuple[int, HolderKind]]()
-    of_variables = bits[HolderKind.VARIABLE]
+    sums, bits = Counter[tuple[int, HolderKind]](), dict.fromkeys(HolderKind, 0)
+    for position, root in enumerate(roots):
+        bits[root.kind] |= 1 << position
     for key, each in memory.items():
         kind = HolderKind.GRAPH
-        if each.direct & of_variables:
+        if each.direct & bits[HolderKind.VARIABLE]:
             kind = HolderKind.VARIABLE
-        elif not each.every & of_variables:
+        elif not each.every & bits[HolderKind.VARIABLE]:
             holding = (kind for kind in _BY_OBJECTS if each.direct & bits[kind])
             kind = next(holding, HolderKind.GRAPH)
         sums[key.device, kind] += each.nbytes
@@ -371,29 +353,31 @@ def _rows(
     memory: Mapping[StorageKey, Reached],
 ) -> list[Holder]:
     """A row for each name on each device, and one for what only its graph keeps."""
-    variables = _bits_of(roots)[HolderKind.VARIABLE]
+    variables = 0
+    for position, root in enumerate(roots):
+        variables |= (root.kind is HolderKind.VARIABLE) << position
     tallies: defaultdict[tuple[int, bool, int], _Tally] = defaultdict(_Tally)
     for key, each in memory.items():
         for position in names_in(each.every):
             bit = 1 << position
             is_direct = bool(each.direct & bit)
             if is_direct or not each.direct & variables:
-                tallies[key.device, not is_direct, position].add(each, bit)
+                tally = tallies[key.device, not is_direct, position]
+                tally.reachable_bytes += each.nbytes
+                tally.own_bytes += each.nbytes * (each.every == bit)
+                others = (each.direct & ~bit) or (each.every & ~bit)
+                tally.partners = tally.partners or others
     rows = []
     for (device, is_graph, position), tally in tallies.items():
         name, kind = roots[position].name, roots[position].kind
         if is_graph:
             is_tensor = walk.is_tensor(starts[position][0])
             name, kind = graph_name(name, is_tensor=is_tensor), HolderKind.GRAPH
-        holder = Holder(
-            name=name,
-            kind=kind,
-            device=device,
-            own_bytes=tally.own_bytes,
-            reachable_bytes=tally.reachable_bytes,
-            shares_with=None if tally.partner is None else roots[tally.partner].name,
-        )
-        rows.append(holder)
+        row = Holder(name, kind, device, tally.own_bytes, tally.reachable_bytes)
+        if tally.partners:
+            first = next(names_in(tally.partners))
+            row = replace(row, shares_with=roots[first].name)
+        rows.append(row)
     return rows
 
 
@@ -477,9 +461,9 @@ class Looks:
 
     held: dict[tuple[str, int], deque[int]] = field(default_factory=dict)
 
-    def add(self, holdings: Holdings | None) -> None:
+    def add(self, holdings: Holdings) -> None:
         """Names were looked at; round a cell, where they tell their change."""
-        for each in () if holdings is None else holdings.holders:
+        for each in holdings.holders:
             if each.kind in _GROW:
                 name = each.name, each.device
                 looks = self.held.setdefault(name, deque(maxlen=_MOST_LOOKS))
@@ -496,6 +480,7 @@ class Looks:
             Growth(*name, held[-1], held[-1] - held[0], _times(held))
             for name, held in looks
             if held[-1] == max(held) and held[-1] - held[0] >= _WORTH_NAMING
+            if held[0] or _times(held) > 1  # else it was made, and has not grown since
         ]
         return tuple(sorted(found, key=lambda each: (-each.times, -each.grown_bytes)))
 

@@ -12,6 +12,7 @@ which the counters are whole: so somebody looks just before and after each reset
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.devices.around_cell import CellRuntime
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.memory_counters import watch_resets
+from gpumagic.devices.memory_history import MemoryTrace
 from gpumagic.devices.opening import runtime_now
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.errors import error_line
-from gpumagic.gpu_mem import balance, counters
+from gpumagic.gpu_mem import balance, counters, records
 from gpumagic.gpu_mem.answer_cell import CellReport
 from gpumagic.gpu_mem.records import (
     Counters,
@@ -36,11 +38,9 @@ from gpumagic.gpu_mem.records import (
 from gpumagic.report.places import in_running_cell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gpumagic.devices.memory_history import MemoryTrace
     from gpumagic.devices.protocols import Runtime
-    from gpumagic.gpu_mem import records
     from gpumagic.gpu_mem.names import KnownNames, Sources
     from gpumagic.report.places import Code
 
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 _HOST = CpuRuntime.kind
 _WORTH_A_SEARCH = 1 << 20
 _OOM = "OutOfMemoryError"
-_NO_PEAK = Peak(PeakKind.UNKNOWN)
 
 
 class CellRun:
@@ -66,37 +65,36 @@ class CellRun:
         lines: bool = False,
         in_cell: Callable[[str], bool] | None = None,
     ) -> None:
-        self.failed: str | None = None  # the error that the code raised, in one line
-        self.lines_partial = False  # whether the recording was full too early
+        self.failed = ""  # the error that the code raised, in one line
         self.setting = Setting(_HOST)  # where it ran, in the user's words
         self.kind = _HOST  # of device there, as the runtime has it
+        self.trace = MemoryTrace(partial=True)  # each allocation, if it was recorded
+        self.after: dict[int, Counters] = {}
+        self._before: dict[int, Counters] = {}
         self._ran_on = CellRuntime(open_runtime)
+        self._records_lines = lines
         self._in_cell = in_cell
         self._marks: Any = None
         self._resets_seen = False
         self._watches = contextlib.ExitStack()
         self._stretches = Stretches(self._look_again)
-        self._before: dict[int, Counters] = {}
-        self.after: dict[int, Counters] = {}
-        self._recording: Any = None
-        if lines:
-            from gpumagic.gpu_mem.lines import Recording
-
-            self._recording = Recording()
+        self._stop_recording = partial(MemoryTrace, partial=True)
         self._problems: tuple[str, ...] = ()
         self._engine_peaks: Mapping[int, int] = {}
 
     def begin(self) -> None:
         """Look, and start to record if that is wanted; never fails for want of it."""
-        runtime, box = self._ran_on.begin(), simulated_box()
+        runtime = self._ran_on.begin()
         over_a_reset = watch_resets(self._stretches.over_a_reset)
         self._resets_seen = self._watches.enter_context(over_a_reset)
-        if runtime.simulated and box is not None:
+        if runtime.simulated and (box := simulated_box()):
             self._marks = box.mark_peaks()
         self._before = self._look(runtime)
         self._stretches.since = self._before
-        if self._recording is not None:
-            self._recording.start(runtime)
+        if self._records_lines:
+            from gpumagic.gpu_mem.lines import start_recording
+
+            self._stop_recording = start_recording(runtime)
 
     def end(self, error: BaseException | None = None) -> None:
         """Look again; call it just once, also where `begin` was cut short."""
@@ -105,27 +103,39 @@ class CellRun:
             self.after = self._look(runtime)
         finally:
             self._watches.close()
-            if self._recording is not None:
-                self._recording.stop()
+            self.trace = self._stop_recording()
         another_kind = runtime.kind != self._ran_on.runtime.kind
         if another_kind or not self._ran_on.same_machine:
             self._before, self._marks = {}, None
             if self._ran_on.runtime.kind != _HOST:
                 self._stretches = Stretches(self._look_again)
-            if self._recording is not None:
-                self._recording.forget()
-        box = simulated_box()
-        if runtime.simulated and box is not None:
+            if self.trace.events:
+                from gpumagic.gpu_mem.lines import RUN_AGAIN
+
+                remark = f"the cell has changed devices; {RUN_AGAIN}"
+                self.trace = MemoryTrace(partial=True, remarks=(remark,))
+        if runtime.simulated and (box := simulated_box()):
             self._engine_peaks = box.peaks_since(self._marks)
         self._in_cell = self._in_cell or in_running_cell()
         self.setting, self.kind = counters.setting_of(runtime), runtime.kind
-        self.failed = error_line(error)
-        if trace := self._trace:
-            self.lines_partial = trace.partial or any(
-                self._missed(device, trace) for device in trace.events
-            )
+        self.failed = error_line(error) or ""
+        for device in self.after.keys() & self.trace.events.keys():
+            counted = self.after[device].taken or 0
+            counted -= self._at_first(device).taken or 0
+            if sum(each.taken for each in self.trace.events[device]) < counted:
+                self.trace = replace(self.trace, partial=True)
 
     # ------------------------------------------------------------- what is told
+
+    @property
+    def lines_partial(self) -> bool:
+        """Whether the recording was full too early."""
+        return self.trace.partial and bool(self.trace.events)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What could not be seen, in sentences."""
+        return *self._problems, *self.trace.remarks
 
     def changes(self) -> tuple[DeviceChange, ...]:
         """Each device in use; one that the cell was the first to use began at zero."""
@@ -141,44 +151,31 @@ class CellRun:
         badges = [*counters.badges_of_allocator(self.kind, self.after.values())]
         for device, after in self.after.items():
             badges += counters.badges_between(
-                self._before.get(device),
-                after,
-                ended_by_oom=(self.failed or "").startswith(_OOM),
+                self._at_first(device), after, ended_by_oom=self.failed.startswith(_OOM)
             )
         return tuple(badges)
 
-    def lines(self) -> tuple[records.LineUse, ...] | None:
-        """A row for each line and device; None where that was not to be seen."""
-        trace = self._trace
-        if trace is None or not trace.lines:
-            return None
+    def lines(self) -> tuple[records.LineUse, ...]:
+        """A row for each line and device, where that was recorded."""
+        if not self.trace.lines:
+            return ()
         from gpumagic.gpu_mem.lines import lines_of
 
         in_cell = self._in_cell or in_running_cell()
         return tuple(
             row
             for device in self.after
-            for row in lines_of(device, trace.events.get(device, ()), in_cell)
+            for row in lines_of(device, self.trace.events.get(device, ()), in_cell)
         )
 
     def courses(
-        self, find_segments: Callable[[], tuple[records.Segment, ...]]
+        self, segments: Sequence[records.Segment] = ()
     ) -> tuple[records.Course, ...]:
         """How much was in use from step to step, where each of them was recorded."""
-        trace = self._trace
-        if trace is None or self.lines_partial:  # where it began is not known
-            return ()
-        moved = {
-            device: (events, before)
-            for device, events in trace.events.items()
-            if events and device in self.after
-            if (before := self._at_first(device).allocated_bytes) is not None
-        }
-        if not moved:
+        if self.trace.partial:  # where it began is not known
             return ()
         from gpumagic.gpu_mem.lines import course_of, pieces_of
 
-        segments = find_segments()
         in_cell = self._in_cell or in_running_cell()
         return tuple(
             course_of(
@@ -188,28 +185,19 @@ class CellRun:
                 in_cell=in_cell,
                 pieces=pieces_of(segments, device),
             )
-            for device, (events, before) in moved.items()
+            for device, events in self.trace.events.items()
+            if events and device in self.after
+            if (before := self._at_first(device).allocated_bytes) is not None
         )
 
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What could not be seen, in sentences."""
-        recorded = () if self._recording is None else self._recording.remarks
-        return *self._problems, *recorded
-
     # ------------------------------------------------------------- how it is done
-
-    @property
-    def _trace(self) -> MemoryTrace | None:
-        trace: MemoryTrace | None = getattr(self._recording, "trace", None)
-        return trace
 
     def _at_first(self, device: int) -> Counters:
         return self._before.get(device) or counters.from_zero(self.after[device])
 
     def _look(self, runtime: Runtime) -> dict[int, Counters]:
         try:
-            return {each.device: each for each in counters.read_all(runtime)}
+            return counters.read_all(runtime)
         except RuntimeError as problem:  # a device in error need not answer any more
             self._problems += (f"the devices could not be asked: {problem}",)
             return {}
@@ -219,26 +207,21 @@ class CellRun:
         return self._look(self._ran_on.now())
 
     def _peak(self, before: Counters, after: Counters) -> Peak:
-        engines = self._engine_peaks.get(after.device)
-        if engines is not None:
+        if after.device in self._engine_peaks:
+            engines = self._engine_peaks[after.device]
             return Peak(PeakKind.EXACT, engines, engines)
         counted = self._stretches.peak(after)
         if not self._resets_seen and after.device not in self._before:
             # The cell has imported torch: what it has reset is not known.
-            low = after.peak_bytes
-            counted = _NO_PEAK if low is None else Peak(PeakKind.BOUND, low)
-        if self._trace is None or self.lines_partial or before.allocated_bytes is None:
+            counted = _between(after.peak_bytes or 0, math.inf)
+        if self.trace.partial or counted.kind in (PeakKind.EXACT, PeakKind.UNKNOWN):
             return counted
-        events = self._trace.events.get(after.device, ())
-        return with_replay(counted, before, after, events)
-
-    def _missed(self, device: int, trace: MemoryTrace) -> bool:
-        """Whether the allocator has counted more than was recorded."""
-        after = self.after.get(device)
-        if after is None or after.taken is None:
-            return False
-        counted = after.taken - (self._at_first(device).taken or 0)
-        return sum(each.taken for each in trace.events[device]) < counted
+        now = peak = before.allocated_bytes or 0
+        for event in self.trace.events.get(after.device, ()):
+            now += event.nbytes if event.taken else -event.nbytes
+            peak = max(peak, now)
+        most = int(min(max(peak, after.allocated_bytes or 0), counted.high_bytes))
+        return Peak(PeakKind.REPLAYED, most, most)
 
 
 # ---------------------------------------------------------- and whose the memory is
@@ -253,8 +236,8 @@ class OneCell(CellRun):
         super().__init__(runtime_now, lines=lines)
         self._names = names
         self._searches = search
-        self._sizes: dict[balance.Key, int] = {}
-        self._sized: str | None = None  # the kind of device
+        # what each name reached before, by kind of device
+        self._sizes: dict[str, dict[balance.Key, int]] = {}
 
     def begin(self) -> None:
         """The cell is about to run."""
@@ -262,57 +245,52 @@ class OneCell(CellRun):
         if self._searches and (looks := counters.read_all(runtime)):
             found = balance.find_holdings(
                 self._names.sources(runtime.kind),
-                {each.device: each.allocated_bytes for each in looks},
+                {device: each.allocated_bytes for device, each in looks.items()},
                 tell_blocks=runtime.memory_snapshot,
             )
-            self._sized, self._sizes = runtime.kind, balance.sizes(found)
+            self._sizes[runtime.kind] = balance.sizes(found)
         super().begin()
 
     def report(
         self, code: Code, *, value: Any = None, error: BaseException | None = None
     ) -> CellReport:
         """What came of it."""
-        changes = tuple(
-            each
-            for each in self.changes()
-            if each.moved or each.allocated_delta is None
-        )
+        changes = [each for each in self.changes() if each.moved]
         # The cell's value, by the name that IPython is going to give it.
-        shown = {} if value is None else {f"Out[{code.cell}]": value}
+        shown = [(f"Out[{code.cell}]", value)]
         sources = partial(self._names.sources, self.kind, shown, error)
-
-        def find_segments() -> tuple[records.Segment, ...]:
+        segments: tuple[records.Segment, ...] = ()
+        if self.trace.events:
             from gpumagic.gpu_mem.segments import segments_with_names
 
-            return segments_with_names(runtime_now(), sources()) or ()
-
+            snapshot = runtime_now().memory_snapshot() or ()
+            segments = segments_with_names(snapshot, sources())
         return CellReport(
             code=code,
             setting=self.setting,
-            changes=changes,
+            changes=tuple(changes),
             badges=self.badges(),
             holdings=self._held_now(changes, sources),
             lines=self.lines(),
             lines_partial=self.lines_partial,
             failed=self.failed,
             remarks=self.remarks,
-            courses=self.courses(find_segments),
+            courses=self.courses(segments),
         )
 
     def _held_now(
-        self, changes: tuple[DeviceChange, ...], sources: Callable[[], Sources]
-    ) -> records.Holdings | None:
+        self, changes: Sequence[DeviceChange], sources: Callable[[], Sources]
+    ) -> records.Holdings:
         deltas = [each.allocated_delta for each in changes]
         # Where nothing is counted names are all that there is.
-        moved = any(each is None or abs(each) >= _WORTH_A_SEARCH for each in deltas)
+        moved = [n for n in deltas if n is None or abs(n) >= _WORTH_A_SEARCH]
         if not self._searches or not moved:
-            return None
+            return records.NO_HOLDINGS
         counted = {each.device: each.after.allocated_bytes for each in changes}
         found = balance.find_holdings(
             sources(), counted, tell_blocks=runtime_now().memory_snapshot
         )
-        before = self._sizes if self._sized == self.kind else {}
-        return balance.compared(before, found, counted)
+        return balance.compared(self._sizes.get(self.kind, {}), found, counted)
 
 
 # ------------------------------------------------------------- the peak of a stretch
@@ -321,11 +299,12 @@ class OneCell(CellRun):
 def peak_between(before: Counters, after: Counters) -> Peak:
     """The peak of what ran between two looks at one device."""
     now, then = after.peak_bytes, before.peak_bytes
-    low = _highest_seen(before, after)
-    if now is None or then is None or low is None:
-        return _NO_PEAK
+    first, last = before.allocated_bytes, after.allocated_bytes
+    if now is None or then is None or first is None or last is None:
+        return Peak()
+    low = max(first, last)
     if now < then:  # somebody has reset it
-        return Peak(PeakKind.BOUND, max(now, low))
+        return _between(max(now, low), math.inf)
     if after.taken_bytes is None:
         # Such an allocator is not torch's own, and its peak is only a bound.
         return _between(low, now)
@@ -335,42 +314,15 @@ def peak_between(before: Counters, after: Counters) -> Peak:
     if gross is None or sums_were_reset(before, after):
         return _between(low, now)
     # Nor was there more than if the cell had given nothing back until its end.
-    return _between(low, min(now, (before.allocated_bytes or 0) + gross))
+    return _between(low, min(now, first + gross))
 
 
-def with_replay(counted: Peak, before: Counters, after: Counters, events: Any) -> Peak:
-    """A peak that knows each allocation, if the counters do not know it exactly."""
-    if counted.kind in (PeakKind.EXACT, PeakKind.UNKNOWN):
-        return counted
-    now = peak = before.allocated_bytes or 0
-    for event in events:
-        now += event.nbytes if event.taken else -event.nbytes
-        peak = max(peak, now)
-    known = max(peak, _highest_seen(before, after) or 0)
-    most = known if counted.high_bytes is None else min(known, counted.high_bytes)
-    return Peak(PeakKind.REPLAYED, most, most)
-
-
-def _highest(one: Peak, other: Peak) -> Peak:
-    """The peak of two stretches of one cell."""
-    if PeakKind.UNKNOWN in (one.kind, other.kind):
-        return _NO_PEAK
-    low = max(one.low_bytes or 0, other.low_bytes or 0)
-    if one.high_bytes is None or other.high_bytes is None:
-        return Peak(PeakKind.BOUND, low)
-    return _between(low, max(one.high_bytes, other.high_bytes))
-
-
-def _between(low: int, high: int) -> Peak:
+def _between(low: int, high: float) -> Peak:
     if low >= high:
         return Peak(PeakKind.EXACT, low, low)
+    if (low, high) == (0, math.inf):
+        return Peak()
     return Peak(PeakKind.BOUND, low, high)
-
-
-def _highest_seen(before: Counters, after: Counters) -> int | None:
-    if before.allocated_bytes is None or after.allocated_bytes is None:
-        return None
-    return max(before.allocated_bytes, after.allocated_bytes)
 
 
 class Stretches:
@@ -393,17 +345,18 @@ class Stretches:
             yield
         finally:
             self.since = self._look()
-            for device in self.since.keys() - before.keys():  # it could not be asked
-                self._peaks[device] = _NO_PEAK
+            for device in self.since.keys() ^ before.keys():  # it could not be asked
+                self._peaks[device] = Peak()
 
     def peak(self, after: Counters) -> Peak:
         """The most at once on a device until this look."""
-        earlier, since = self._peaks.get(after.device), self.since.get(after.device)
-        if earlier is None:
-            return peak_between(since or counters.from_zero(after), after)
-        if since is None:  # it could not be asked after a reset
-            return _NO_PEAK
-        return _highest(earlier, peak_between(since, after))
+        since = self.since.get(after.device) or counters.from_zero(after)
+        last = peak_between(since, after)
+        if after.device not in self._peaks:
+            return last
+        earlier = self._peaks[after.device]
+        low = max(earlier.low_bytes, last.low_bytes)
+        return _between(low, max(earlier.high_bytes, last.high_bytes))
 
     def whole(self, after: Counters) -> Counters:
         """The counters of a cell; of one that has reset some the sums are unknown."""

@@ -6,6 +6,7 @@ Nothing is started: devices that are not in use are not asked.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -31,14 +32,15 @@ from gpumagic.gpu_mem.records import (
 from gpumagic.report.units import known_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     from gpumagic.devices import protocols
     from gpumagic.devices.protocols import Driver, Gpu, MigSlice, Runtime
 
 NATIVE = "native"
-_ASYNC = "cudaMallocAsync"
 _NO_LIMIT_BYTES = 1 << 62  # torch's own word for none is larger still, or negative
+# What CUDA's own pools tell; torch reports zero for all else of them.
+_COUNTED = {"cudaMallocAsync": ("allocated_bytes", "reserved_bytes", "peak_bytes")}
 
 # torch's documents call the family of numbers `allocated`; it is `allocation`.
 _KEYS = {
@@ -53,8 +55,6 @@ _KEYS = {
     "ooms": ("num_ooms",),
     "driver_calls": ("num_device_alloc", "num_device_free"),
 }
-# What CUDA's own pools tell; torch reports zero for all else of them.
-_OF_POOLS = ("allocated_bytes", "reserved_bytes", "peak_bytes")
 _GROWING = {
     BadgeKind.RETRY: "retries",
     BadgeKind.OOM_CAUGHT: "ooms",
@@ -64,50 +64,42 @@ _GROWING = {
 
 def read(runtime: Runtime, device: int) -> Counters:
     """The counters of one device in use; None is one that its allocator lacks."""
-    figures = allocator_figures(runtime, device)
-    if figures is None:
-        return Counters(device)
-    counted = {name: _sum(figures, keys) for name, keys in _KEYS.items()}
+    figures = allocator_figures(runtime, device) or {}
+    counted = {}
+    for name, keys in _KEYS.items():
+        counted[name] = known_sum([figure(figures, key) for key in keys])
     if not any(counted.values()) and caching_is_off(runtime.kind):
         return Counters(device)
-    backend = allocator_backend(runtime.kind)
-    if backend not in (None, NATIVE):
-        kept = _OF_POOLS if backend == _ASYNC else ()
-        counted = {
-            name: value if value or name in kept else None
-            for name, value in counted.items()
-        }
+    backend = allocator_backend(runtime.kind) or NATIVE
+    if backend != NATIVE:
+        its = _COUNTED.get(backend, ())
+        counted = {name: n for name, n in counted.items() if n or name in its}
     return Counters(device, **counted)
 
 
-def read_all(runtime: Runtime) -> tuple[Counters, ...]:
-    """The counters of every device in use; none before the start."""
+def read_all(runtime: Runtime) -> dict[int, Counters]:
+    """The counters of every device in use, by its number; none before the start."""
     if not is_in_use(runtime):
-        return ()
-    return tuple(read(runtime, device) for device in runtime.devices_in_use())
+        return {}
+    return {device: read(runtime, device) for device in runtime.devices_in_use()}
 
 
 def from_zero(counters: Counters) -> Counters:
     """What a device had counted before its first use, where it counts at all."""
-    known = (name for name in _KEYS if getattr(counters, name) is not None)
-    return Counters(counters.device, **dict.fromkeys(known, 0))
+    known = {name: 0 for name in _KEYS if getattr(counters, name) is not None}
+    return Counters(counters.device, **known)
 
 
-def max_split_bytes(runtime: Runtime, device: int) -> int | None:
-    """From which size on blocks are not split; None where all of them may be."""
-    found = figure(allocator_figures(runtime, device) or {}, "max_split_size")
-    return found if found is not None and 0 < found < _NO_LIMIT_BYTES else None
+def max_split_bytes(runtime: Runtime, device: int) -> float:
+    """From which size on blocks are not split; infinite where all of them may be."""
+    found = figure(allocator_figures(runtime, device) or {}, "max_split_size") or 0
+    return found if 0 < found < _NO_LIMIT_BYTES else math.inf
 
 
 def setting_of(runtime: Runtime) -> Setting:
     """Where it was looked; starts nothing."""
     box = simulated_box() if runtime.simulated else None
     return Setting(word_of(runtime.kind), str(getattr(box, "label", "")))
-
-
-def _sum(figures: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
-    known = [each for key in keys if (each := figure(figures, key)) is not None]
-    return sum(known) if len(known) == len(keys) else None
 
 
 # ---------------------------------------------------------- what should be seen at once
@@ -129,26 +121,24 @@ def badges_of_allocator(
     kind: str, devices: Collection[Counters]
 ) -> tuple[CellBadge, ...]:
     """Whether the allocator of these devices does not count all of it."""
-    if not devices:
-        return ()
-    unknown = any(each.allocated_bytes is None for each in devices)
-    is_off = unknown and caching_is_off(kind)
-    if is_off or allocator_backend(kind) not in (None, NATIVE):
-        return (CellBadge(BadgeKind.UNCOUNTED),)
-    return ()
+    return tuple(
+        CellBadge(BadgeKind.UNCOUNTED, each.device)
+        for each in devices
+        if (allocator_backend(kind) or NATIVE) != NATIVE
+        or (each.allocated_bytes is None and caching_is_off(kind))
+    )
 
 
 def badges_between(
-    before: Counters | None, after: Counters, *, ended_by_oom: bool = False
+    before: Counters, after: Counters, *, ended_by_oom: bool = False
 ) -> tuple[CellBadge, ...]:
     """The badges of one device, in the order of their kinds.
 
     What comes of another is left out: a retry gives the cache back.
     """
-    earlier = before or Counters(after.device)
     grown = {}
     for kind, name in _GROWING.items():
-        now, then = getattr(after, name) or 0, getattr(earlier, name) or 0
+        now, then = getattr(after, name) or 0, getattr(before, name) or 0
         # Less than before: reset in between, and counted anew since.
         grown[kind] = now if now < then else now - then
     grown[BadgeKind.OOM_CAUGHT] -= int(ended_by_oom)
@@ -233,12 +223,10 @@ def _with_processes(
         return replace(memory, others_bytes=0, process_bytes=listed[0].used_bytes)
     others = [each.used_bytes for each in listed if each.pid != os.getpid()]
     own = [each.used_bytes for each in listed if each.pid == os.getpid()]
-    return replace(
-        memory,
-        other_processes=len(others),
-        others_bytes=known_sum([*others, 0]) if own else None,
-        process_bytes=own[0] if own else None,
-    )
+    memory = replace(memory, other_processes=len(others))
+    if not own:
+        return memory
+    return replace(memory, others_bytes=known_sum(others), process_bytes=own[0])
 
 
 # ------------------------------------------------------------ what torch says of it
@@ -247,10 +235,9 @@ def _with_processes(
 def _cap_bytes(runtime: Runtime, device: int, total: int | None) -> int | None:
     """The limit that this process has set itself, where torch tells it."""
     module: Any = getattr(loaded_torch(), runtime.kind, None)
-    ask = getattr(module, "get_per_process_memory_fraction", None)
-    if ask is None or total is None:
-        return None
+    ask = getattr(module, "get_per_process_memory_fraction", lambda _: 1.0)
     with contextlib.suppress(RuntimeError):
         share = float(ask(device))
-        return int(share * total) if share < 1 else None
+        if share < 1 and total is not None:
+            return int(share * total)
     return None

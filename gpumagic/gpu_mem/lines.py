@@ -9,78 +9,63 @@ that holds it in the end, and one that was given back since has the line that to
 from __future__ import annotations
 
 import ast
-import contextlib
 import linecache
 from collections import Counter, defaultdict
+from functools import partial
 from itertools import accumulate, groupby, pairwise
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.devices.memory_history import (
+    CudaHistory,
+    MemoryTrace,
+    Spot,
+    why_no_history,
+)
 from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.torch_private import loaded_torch
-from gpumagic.gpu_mem.records import AtPeak, BlockState, Course, LineUse
+from gpumagic.gpu_mem.records import BlockState, Course, LineUse
 from gpumagic.report.places import Places, line_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from gpumagic.devices.memory_history import (
-        MemoryEvent,
-        MemoryRecorder,
-        MemoryTrace,
-        Spot,
-    )
+    from gpumagic.devices.memory_history import MemoryEvent, MemoryRecorder
     from gpumagic.devices.protocols import Runtime
     from gpumagic.gpu_mem.records import Segment
-    from gpumagic.report.places import CodeLine
 
     InCell = Callable[[str], bool]
     Events = Sequence[MemoryEvent]
     Piece = tuple[str, int]  # memory in use in the end: the first of its names, bytes
 
-_RUN_AGAIN = "run the cell again to see its lines and its exact peak"
+RUN_AGAIN = "run the cell again to see its lines and its exact peak"
 _UNKNOWN = ("", "??", "<unknown>")
+_NOWHERE = Spot("", 0)  # of what did not come from the user's code
 _MOST_STRETCHES = 240
 
 
-class Recording:
-    """Records what runs between two calls; a failure of it is a remark."""
+def start_recording(runtime: Runtime) -> partial[MemoryTrace]:
+    """Record from now on, if that can be done; the end of it tells what was seen."""
+    recorder = recorder_for(runtime)
+    if isinstance(recorder, str):
+        return partial(MemoryTrace, partial=True, remarks=(recorder,))
+    try:
+        recorder.start()
+    except RuntimeError as problem:  # the device is broken
+        return partial(_failed, problem)
+    return partial(_stop, recorder)
 
-    def __init__(self) -> None:
-        self.trace: MemoryTrace | None = None  # what was seen, once it has ended
-        self.remarks: tuple[str, ...] = ()  # why not, in sentences
-        self._recorder: MemoryRecorder | None = None
 
-    def start(self, runtime: Runtime) -> None:
-        """Record from now on, if that can be done."""
-        recorder = recorder_for(runtime)
-        if isinstance(recorder, str):
-            self.remarks += (recorder,)
-            return
-        with self._or_a_remark():
-            recorder.start()
-            self._recorder = recorder
+def _stop(recorder: MemoryRecorder) -> MemoryTrace:
+    """Everything is as it was before."""
+    try:
+        return recorder.stop()
+    except RuntimeError as problem:
+        return _failed(problem)
 
-    def stop(self) -> None:
-        """End it; everything is as it was before."""
-        recorder, self._recorder = self._recorder, None
-        if recorder is not None:
-            with self._or_a_remark():
-                self.trace = recorder.stop()
-                self.remarks += self.trace.remarks
 
-    def forget(self) -> None:
-        """What was recorded is of another device than the cell has used in the end."""
-        if self.trace is not None:
-            self.trace = None
-            self.remarks += (f"the cell has changed devices; {_RUN_AGAIN}",)
-
-    @contextlib.contextmanager
-    def _or_a_remark(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as problem:  # the device is broken
-            self.remarks += (f"allocations could not be recorded: {problem}",)
+def _failed(problem: RuntimeError) -> MemoryTrace:
+    remark = f"allocations could not be recorded: {problem}"
+    return MemoryTrace(partial=True, remarks=(remark,))
 
 
 def recorder_for(runtime: Runtime) -> MemoryRecorder | str:
@@ -95,15 +80,11 @@ def recorder_for(runtime: Runtime) -> MemoryRecorder | str:
 
         return MemoryWatch(simulated_box())  # type: ignore[arg-type]
     if torch is None or runtime.kind == "cpu" or not runtime.started():
-        return (
-            f"nothing was recorded: no GPU was in use as the cell began; {_RUN_AGAIN}"
-        )
-    from gpumagic.devices.memory_history import CudaHistory, why_no_history
-
+        return f"nothing was recorded: no GPU was in use as the cell began; {RUN_AGAIN}"
     why_not = why_no_history(torch)
     if runtime.kind != "cuda":
         why_not = f"torch records none on {runtime.kind}"
-    if why_not is not None:
+    if why_not:
         return f"allocations cannot be recorded: {why_not}"
     return CudaHistory(torch, places_beside(torch))
 
@@ -134,33 +115,50 @@ def places_beside(torch: Any) -> StackPlaces:
 
 def lines_of(device: int, events: Events, in_cell: InCell) -> tuple[LineUse, ...]:
     """A row for each line: those of the cell first, what has no line last."""
-    sums: defaultdict[Spot | None, Counter[str]] = defaultdict(Counter)
-    in_backward = {event.spot for event in events if event.backward and event.taken}
+    sums: defaultdict[Spot, Counter[str]] = defaultdict(Counter)
+    in_backward = {_spot(each) for each in events if each.backward and each.taken}
     for event in events:
         done = "allocated_bytes" if event.taken else "freed_bytes"
-        sums[event.spot][done] += event.nbytes
+        sums[_spot(event)][done] += event.nbytes
     for event in alive_after(events, peak_of(_levels(events, 0))):
-        sums[event.spot]["at_peak_bytes"] += event.nbytes
+        sums[_spot(event)]["at_peak_bytes"] += event.nbytes
     for event in alive_after(events, len(events)):
-        sums[event.spot]["left_bytes"] += event.nbytes
+        sums[_spot(event)]["left_bytes"] += event.nbytes
     growing = set(_growing(events))
 
-    def place(spot: Spot | None) -> tuple[bool, bool, str, int]:
-        if spot is None:
-            return True, True, "", 0
-        return False, not in_cell(spot.file), spot.file, spot.line or 0
+    def order(spot: Spot) -> tuple[bool, bool, str, int]:
+        return not spot.file, not in_cell(spot.file), spot.file, spot.line or 0
 
-    return tuple(
-        LineUse(
-            _line(spot),
-            _number(spot, in_cell),
-            device,
-            spot in in_backward,
-            spot in growing,
-            **its,
+    rows = []
+    for spot in sorted(sums, key=order):
+        number, source = 0, "no line of the cell"
+        if spot.file:
+            source = line_in(spot.file, spot.line).source or "its source is gone"
+        if in_cell(spot.file):
+            number = spot.line or 0
+        rows.append(
+            LineUse(
+                _place(spot, in_cell),
+                number,
+                source,
+                device,
+                spot in in_backward,
+                spot in growing,
+                **sums[spot],
+            )
         )
-        for spot, its in sorted(sums.items(), key=lambda each: place(each[0]))
-    )
+    return tuple(rows)
+
+
+def _spot(event: MemoryEvent) -> Spot:
+    return event.spot or _NOWHERE
+
+
+def _place(spot: Spot, in_cell: InCell) -> str:
+    """A line in words: `line 3` of the cell, `train.py, line 40`, "" for none."""
+    if in_cell(spot.file):
+        return f"line {spot.line}"
+    return line_in(spot.file, spot.line).where if spot.file else ""
 
 
 def _growing(events: Events) -> Iterator[Spot]:
@@ -170,20 +168,19 @@ def _growing(events: Events) -> Iterator[Spot]:
     piece is a pass. What is kept from the first pass on, or replaced in each, is no
     growth: more has to stay of both halves of the passes, besides the last one.
     """
-    passes: Counter[Spot | None] = Counter()
-    pieces: Counter[Spot | None] = Counter()
+    passes: Counter[Spot] = Counter()
+    pieces: Counter[Spot] = Counter()
     at: dict[int, tuple[int, int]] = {}  # by address: of which pass, and which piece
-    for spot, its in groupby(events, key=attrgetter("spot")):
+    for spot, its in groupby(events, key=_spot):
         passes[spot] += 1
         for event in its:
             pieces[spot] += event.taken
             at[event.address] = passes[spot], pieces[spot]
-    left: defaultdict[Spot | None, list[tuple[int, int]]] = defaultdict(list)
+    left: defaultdict[Spot, list[tuple[int, int]]] = defaultdict(list)
     for event in alive_after(events, len(events)):
-        left[event.spot].append(at[event.address])
+        left[_spot(event)].append(at[event.address])
     for spot, places in left.items():
-        loop = _loop_of(spot) if spot and len(places) > 1 else None
-        if spot is None or loop is None:
+        if not spot.file or len(places) == 1 or (loop := _loop_of(spot)) is None:
             continue
         alone = {(spot.file, number) for number in loop} & passes.keys() == {spot}
         by_piece = alone and passes[spot] == 1
@@ -214,14 +211,6 @@ def _loop_of(spot: Spot) -> range | None:
             elif inside and getattr(node, "name", "") == "__init__":
                 return None
     return loop
-
-
-def _line(spot: Spot | None) -> CodeLine | None:
-    return None if spot is None else line_in(spot.file, spot.line)
-
-
-def _number(spot: Spot | None, in_cell: InCell) -> int | None:
-    return spot.line if spot is not None and in_cell(spot.file) else None
 
 
 def _levels(events: Events, allocated_bytes: int) -> list[int]:
@@ -271,7 +260,9 @@ def course_of(
     """The course of one device."""
     levels = _levels(events, before_bytes)
     step = peak_of(levels)
-    spot = events[step - 1].spot if step else None
+    place = ""
+    if step:
+        place = _place(_spot(events[step - 1]), in_cell)
     first, steps = levels[:1], levels[1:]
     count = min(len(steps), _MOST_STRETCHES)
     cuts = [number * len(steps) // max(count, 1) for number in range(count + 1)]
@@ -282,10 +273,8 @@ def course_of(
         lowest_bytes=tuple(map(min, parts)),
         highest_bytes=tuple(map(max, parts)),
         peak_bytes=levels[step],
-        peak_step=step,
-        peak_line=_line(spot),
-        peak_number=_number(spot, in_cell),
-        at_peak=tuple(_at_peak(events, step, levels[step], pieces, in_cell)),
+        peak_place=place,
+        at_peak=_at_peak(events, step, levels[step], pieces, in_cell),
     )
 
 
@@ -295,13 +284,15 @@ def _at_peak(
     peak_bytes: int,
     pieces: Mapping[int, Piece],
     in_cell: InCell,
-) -> Iterator[AtPeak]:
+) -> tuple[tuple[str, int], ...]:
     """The owners with what they had, the largest first; they come to the peak."""
-    sums: Counter[tuple[str, Spot | None]] = Counter()
+    sums: Counter[str] = Counter()
     later = {event.address for event in events[step:]}
     for event in alive_after(events, step):
-        piece = None if event.address in later else pieces.get(event.address)
-        owner = ("", event.spot) if piece is None else (piece[0], None)
+        place = _place(_spot(event), in_cell)
+        owner = f"from {place}" if place else "without a name"
+        if event.address in pieces and event.address not in later:
+            owner = f"in {pieces[event.address][0]}"
         sums[owner] += event.nbytes
     before = peak_bytes - sums.total()
     moved = {event.address for event in events}
@@ -311,11 +302,7 @@ def _at_peak(
             named[name] += nbytes
     for name, nbytes in named.most_common():
         # Of what was there before only that can be named which is there in the end.
-        sums[name, None] += min(nbytes, before)
+        sums[f"in {name}"] += min(nbytes, before)
         before -= min(nbytes, before)
-    told = [
-        AtPeak(name, nbytes, _line(spot), _number(spot, in_cell))
-        for (name, spot), nbytes in sums.items()
-    ]
-    told.append(AtPeak("", before, from_before=True))
-    yield from sorted(filter(lambda each: each.nbytes, told), key=lambda e: -e.nbytes)
+    sums["there before"] = before
+    return tuple((owner, n) for owner, n in sums.most_common() if n)

@@ -25,6 +25,7 @@ import sysconfig
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -76,13 +77,16 @@ class KnownNames:
     def sources(
         self,
         kind: str,
-        shown: Mapping[str, Any] | None = None,
+        shown: Iterable[tuple[str, Any]] = (),
         error: BaseException | None = None,
     ) -> Sources:
         """Where to look for what holds memory of this kind of device."""
-        outputs = {place.name: place.held for place in output_places(self.shell)}
-        held = tuple(held_errors(self.shell))
-        errors = held if error is None else (error, *held)
+        outputs = dict(shown)
+        for place in output_places(self.shell):
+            outputs[place.name] = place.held
+        errors = list(held_errors(self.shell))
+        if error is not None:
+            errors.insert(0, error)
 
         def adrift() -> list[BaseException]:
             return stray_errors((*errors, *errors_in_variables(self.shell).values()))
@@ -90,8 +94,8 @@ class KnownNames:
         return Sources(
             self.namespace,
             kind,
-            outputs=outputs | dict(shown or {}),
-            errors=errors,
+            outputs=outputs,
+            errors=tuple(errors),
             running=running_locals,
             stray_errors=adrift,
             hidden=getattr(self.shell, "user_ns_hidden", None),
@@ -119,9 +123,8 @@ class Sources:
     def left_out(self) -> set[int]:
         """The ids of what holds all names, and is none."""
         history = self.namespace.get("Out"), self.namespace.get("_oh")
-        things = (self.namespace, self.outputs, *history, self.hidden)
-        known = {id(each) for each in things if each is not None}
-        return {*known, id(sys.modules), id(vars(sys))}
+        own = self.namespace, self.outputs, self.hidden
+        return {*map(id, (*own, *history, sys.modules, vars(sys)))}
 
 
 class Root(NamedTuple):
@@ -134,26 +137,25 @@ class Root(NamedTuple):
 
 def variables_of(sources: Sources) -> list[tuple[str, Any]]:
     """Variables, what is in classes, and the locals of functions that run."""
-    shown = {id(value) for value in sources.outputs.values()}
-    named = [
-        (name, value)
-        for name, value in list(sources.namespace.items())
-        if type(name) is str
-        and not _is_of_the_shell(name, value)
-        and not (id(value) in shown and _SHOWN.fullmatch(name))
-    ]
-    held = {id(value) for _, value in named}
-    return [
-        *named,
-        *in_classes(named, sources.namespace.get("__name__")),
-        *((name, value) for name, value in sources.running() if id(value) not in held),
-    ]
+    shown = {*map(id, sources.outputs.values())}
+    found: list[tuple[str, Any]] = []
+    for name, value in list(sources.namespace.items()):
+        is_result = id(value) in shown and _SHOWN.fullmatch(str(name))
+        if type(name) is str and not is_result and not _is_of_the_shell(name, value):
+            found.append((name, value))
+    held = {id(value) for _, value in found}
+    found += in_classes(list(found), sources.namespace.get("__name__"))
+    for name, value in sources.running():
+        if id(value) not in held:
+            found.append((name, value))
+    return found
 
 
 def roots_of(sources: Sources) -> list[Root]:
     """Every name to begin at: variables first, then outputs, errors and modules."""
-    variable = HolderKind.VARIABLE
-    roots = [Root(name, variable, [value]) for name, value in variables_of(sources)]
+    roots = []
+    for name, value in variables_of(sources):
+        roots.append(Root(name, HolderKind.VARIABLE, [value]))
     for places, value in _by_object(sources.outputs.items()):
         best = min(places, key=lambda each: (not each.startswith("Out["), len(each)))
         roots.append(Root(best, HolderKind.OUTPUT, [value]))
@@ -190,20 +192,18 @@ def _module_roots(namespace: Mapping[str, Any]) -> Iterator[Root]:
         is_library = packages.setdefault(package, file.startswith(libraries))
         if is_library or module_name in _MAIN or names is namespace:
             continue
-        own = [
-            (name, value)
-            for name, value in list(names.items())
-            if not name.startswith("__") and type(value) is not FunctionType
-        ]
+        own = []
+        for name, value in list(names.items()):
+            if not name.startswith("__") and type(value) is not FunctionType:
+                own.append((name, value))
         for name, value in (*own, *in_classes(own, names.get("__name__"))):
             yield Root(f"{module_name}.{name}", HolderKind.MODULE, [value])
 
 
 def _library_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
-    installed = (each for each in sys.path if each.rstrip("/\\").endswith(_INSTALLED))
-    return (_OWN, *(paths[kind] for kind in kinds), *installed)
+    installed = [each for each in sys.path if each.rstrip("/\\").endswith(_INSTALLED)]
+    paths = itemgetter("stdlib", "platstdlib", "purelib", "platlib")
+    return _OWN, *paths(sysconfig.get_paths()), *installed
 
 
 def in_classes(
@@ -213,21 +213,24 @@ def in_classes(
 
     No attribute is asked for by name, and no metaclass: both may be the user's code.
     """
-    classes = [(name, value) for name, value in names if is_truly(value, type)]
-    # of several names of one class the first
-    for name, cls in {id(cls): (name, cls) for name, cls in classes[::-1]}.values():
+    seen = set[int]()  # of several names of one class the first
+    for name, cls in names:
+        if not is_truly(cls, type) or id(cls) in seen:
+            continue
+        seen.add(id(cls))
         attributes: Mapping[str, Any] = vars(type)["__dict__"].__get__(cls)
         its = attributes.get("__module__")
         if type(its) is str and its == module:
-            own = ((key, v) for key, v in list(attributes.items()) if key[:2] != "__")
-            yield from ((f"{name}.{key}", v) for key, v in own)
+            for key, value in list(attributes.items()):
+                if key[:2] != "__":
+                    yield f"{name}.{key}", value
 
 
 def _is_of_the_shell(name: str, value: Any) -> bool:
     """Whether a name is IPython's or Python's own, and has not been taken over."""
     if name in ("In", "Out"):
-        return any(type(value) is each for each in (dict, list))
-    return _OF_THE_SHELL.fullmatch(name) is not None
+        return type(value) is dict or type(value) is list
+    return bool(_OF_THE_SHELL.fullmatch(name))
 
 
 # --------------------------------------------------------------- how holders are called
@@ -275,23 +278,24 @@ def output_places(shell: Any | None) -> Iterator[Place]:
     these, by the display hook and by the result of its cell. `%reset -f out` and
     `%xdel` leave some of them.
     """
-    if shell is None:
-        return
+    names = getattr(shell, "user_ns", {})
     manager = getattr(shell, "history_manager", None)
-    history = getattr(manager, "output_hist", None)
-    if history is None:
-        history = shell.user_ns.get("_oh")
-    history = history if type(history) is dict else {}
-    for number in list(history):
-        empty = partial(history.pop, number, None)
-        yield Place(f"Out[{number}]", history[number], empty)
+    history = getattr(manager, "output_hist", names.get("_oh"))
+    if type(history) is not dict:
+        history = {}
+    by_ipython = {}
+    for number, value in list(history.items()):
+        by_ipython[f"_{number}"] = value
+        yield Place(f"Out[{number}]", value, partial(history.pop, number, None))
     displayhook = getattr(shell, "displayhook", None)
-    latest = {name: getattr(displayhook, name, _NOTHING_SHOWN) for name in _LATEST}
-    yield from _places_in_namespaces(shell, history, latest)
-    for name, value in latest.items():
-        if _is_shown(value):
+    for name in _LATEST:
+        by_ipython[name] = getattr(displayhook, name, _NOTHING_SHOWN)
+    hidden = getattr(shell, "user_ns_hidden", {})
+    yield from _places_in_namespaces(names, hidden, by_ipython)
+    for name in _LATEST:
+        if _is_shown(by_ipython[name]):
             empty = partial(setattr, displayhook, name, _NOTHING_SHOWN)
-            yield Place(f"shell.displayhook.{name}", value, empty)
+            yield Place(f"shell.displayhook.{name}", by_ipython[name], empty)
     for owner, result in results_of(shell):
         value = getattr(result, "result", None)
         if value is not None:
@@ -300,24 +304,20 @@ def output_places(shell: Any | None) -> Iterator[Place]:
 
 
 def _places_in_namespaces(
-    shell: Any, history: dict[Any, Any], latest: dict[str, Any]
+    names: dict[str, Any], hidden: dict[str, Any], by_ipython: dict[str, Any]
 ) -> Iterator[Place]:
     """The names `_`, `__`, `___` and `_n`, as far as IPython itself has set them."""
-    hidden = getattr(shell, "user_ns_hidden", {})
-    by_ipython = {f"_{number}": history[number] for number in history} | latest
-    for namespace in (shell.user_ns, hidden):
+    for where, namespace in (("", names), ("hidden ", hidden)):
         for name, value in list(namespace.items()):
             if type(name) is not str or not _SHOWN.fullmatch(name):
                 continue
-            its = (by_ipython.get(name), hidden.get(name))
-            if not _is_shown(value) or not any(value is each for each in its):
+            is_its = value is by_ipython.get(name) or value is hidden.get(name)
+            if not is_its or not _is_shown(value):
                 continue  # it is the user's own
-            called = name if namespace is shell.user_ns else f"hidden {name}"
+            empty = partial(namespace.pop, name, None)
             if name in _LATEST:
                 empty = partial(namespace.__setitem__, name, _NOTHING_SHOWN)
-            else:
-                empty = partial(namespace.pop, name, None)
-            yield Place(called, value, empty)
+            yield Place(f"{where}{name}", value, empty)
 
 
 def _is_shown(value: Any) -> bool:
@@ -332,13 +332,16 @@ def held_errors(shell: Any | None) -> list[Error]:
 
     A traceback counts where it is no part of one of these errors.
     """
-    held = [place.held for place in _error_places(shell)]
-    found: dict[int, Error] = {id(each): each for each in held if is_error(each)}
-    known = {id(step) for error in found.values() for step in _steps(error)}
+    held = list(map(attrgetter("held"), _error_places(shell)))
+    found: dict[int, Error] = {}
+    known = set[int]()
+    for each in filter(is_error, held):
+        found[id(each)] = each
+        known.update(map(id, steps_of(each)))
     for each in held:
         if type(each) is TracebackType and id(each) not in known:
             found[id(each)] = each
-            known.update(map(id, _steps(each)))
+            known.update(map(id, steps_of(each)))
     return list(found.values())
 
 
@@ -386,35 +389,31 @@ def drop_errors(shell: Any | None) -> bool:
 
 def _error_places(shell: Any | None) -> list[Place]:
     """Every place that holds an error now."""
-    places = [
-        Place(name, held, partial(vars(sys).pop, name, None))
-        for name in _LAST_ERROR
-        if (held := vars(sys).get(name)) is not None
-    ]
-    if shell is not None:
-        places += _places_of_formatters(shell)
-        for _, result in results_of(shell):
-            for name in _OF_A_RESULT:
-                if is_error(error := getattr(result, name, None)):
-                    empty = partial(setattr, result, name, None)
-                    places.append(Place(name, error, empty))
+    places = []
+    for name in _LAST_ERROR:
+        held = vars(sys).get(name)
+        if held is not None:
+            places.append(Place(name, held, partial(vars(sys).pop, name, None)))
+    places += _places_of_formatters(shell)
+    for _, result in results_of(shell):
+        for name in _OF_A_RESULT:
+            if is_error(error := getattr(result, name, None)):
+                places.append(Place(name, error, partial(setattr, result, name, None)))
     return places
 
 
-def results_of(shell: Any) -> Iterator[tuple[str, Any]]:
-    """What IPython keeps of the last cell, and of the one that runs."""
+def results_of(shell: Any) -> tuple[tuple[str, Any], ...]:
+    """What IPython keeps of the last cell, and of the one that runs, or None."""
     displayhook = getattr(shell, "displayhook", None)
-    for name, result in (
+    return (
         ("shell.last_execution_result", getattr(shell, "last_execution_result", None)),
         ("shell.displayhook.exec_result", getattr(displayhook, "exec_result", None)),
-    ):
-        if result is not None:
-            yield name, result
+    )
 
 
 def _places_of_formatters(shell: Any) -> Iterator[Place]:
     """What makes text of tracebacks, as `shell.InteractiveTB`, and its debugger."""
-    for formatter in list(vars(shell).values()):
+    for formatter in list(getattr(shell, "__dict__", {}).values()):
         if not hasattr(type(formatter), "structured_traceback"):
             continue
         for name, held in list(vars(formatter).items()):
@@ -422,7 +421,7 @@ def _places_of_formatters(shell: Any) -> Iterator[Place]:
                 yield Place(name, held, partial(setattr, formatter, name, None))
         # What stays in a debugger that was left: a frame, and locals it has shown.
         debugger = getattr(formatter, "pdb", None)
-        kept = {} if debugger is None else vars(debugger)
+        kept = getattr(debugger, "__dict__", {})
         for name in _OF_A_DEBUGGER:
             if type(kept.get(name)) is FrameType:
                 yield Place(name, kept[name], partial(setattr, debugger, name, None))
@@ -451,7 +450,7 @@ def frames_with_locals(error: Error) -> Iterator[tuple[str, Any]]:
         for each in _frames_kept_by(error)
         if str(each.f_globals.get("__name__")).partition(".")[0] not in _MACHINERY
     ]
-    places = _places()
+    places = users_places()
     frames.sort(key=lambda each: not places.is_users(each.f_code.co_filename))
     for frame in frames:
         for name, value in locals_of(frame).items():
@@ -465,7 +464,7 @@ def _frames_kept_by(error: Error | FrameType) -> Iterator[FrameType]:
     for each in errors_within(error):
         frames: list[Any] = [each]
         if type(each) is not FrameType:
-            frames = [step.tb_frame for step in _steps(each)]
+            frames = [step.tb_frame for step in steps_of(each)]
         for frame in reversed(frames):
             for kept in _with_callers(frame):
                 if id(kept) not in done:
@@ -485,9 +484,10 @@ def errors_within(error: Error | FrameType) -> Iterator[Error | FrameType]:
         yield each
         if is_error(each):
             inner: Any = each
-            members = inner.exceptions if is_truly(each, BaseExceptionGroup) else ()
-            behind = (inner.__cause__, inner.__context__, *members)
-            waiting += (other for other in behind if other is not None)
+            behind = [inner.__cause__, inner.__context__]
+            if is_truly(each, BaseExceptionGroup):
+                behind += inner.exceptions
+            waiting += filter(is_error, behind)
 
 
 def locals_of(frame: FrameType) -> dict[str, Any]:
@@ -514,7 +514,7 @@ def running_locals() -> Iterator[tuple[str, Any]]:
     that of a second thread, or call.
     """
     met = Counter[str]()
-    places = _places()
+    places = users_places()
     seen = set[int]()
     for innermost in sys._current_frames().values():
         for frame in reversed(list(_with_callers(innermost))):
@@ -542,7 +542,7 @@ def _running_locals_of(frame: FrameType) -> dict[str, Any]:
     return found
 
 
-def _places() -> Places:
+def users_places() -> Places:
     """Tells the user's files from those of libraries."""
     return Places(tuple(map(str, getattr(loaded_torch(), "__path__", ()))))
 
@@ -556,7 +556,7 @@ def _is_error_or_traceback(value: Any) -> bool:
     return type(value) is TracebackType or is_error(value)
 
 
-def _steps(error: Any) -> Iterator[TracebackType]:
+def steps_of(error: Any) -> Iterator[TracebackType]:
     """The steps of a traceback, or of that of an error, the outermost first."""
     step = error if type(error) is TracebackType else error.__traceback__
     while step is not None:

@@ -11,11 +11,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.simulated import simulated_box
-from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_mem.names import errors_in_variables, held_errors
-from gpumagic.gpu_mem.records import OomFacts
-from gpumagic.report.places import Place, Places, code_line
+from gpumagic.gpu_mem.names import (
+    errors_in_variables,
+    held_errors,
+    steps_of,
+    users_places,
+)
+from gpumagic.gpu_mem.records import NO_OOM, OomFacts
+from gpumagic.report.places import Place, code_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,17 +64,17 @@ class LastOom:
 
     def __init__(self, shell: Any | None) -> None:
         self._shell, self._machine = shell, simulated_box()
-        self._facts: OomFacts | None = None
+        self._facts = NO_OOM
         self._known: set[tuple[int, str]] = set()
 
-    def seen(self) -> OomFacts | None:
+    def seen(self) -> OomFacts:
         """What is known by now: also of an error that only a variable holds."""
         if simulated_box() is not self._machine:
-            self._facts, self._machine = None, simulated_box()  # of one that is gone
+            self._facts, self._machine = NO_OOM, simulated_box()  # of one now gone
         in_variables = errors_in_variables(self._shell).values()
         kept = (*held_errors(self._shell), *in_variables)
-        found = (oom_within(e) for e in kept if isinstance(e, BaseException))
-        held = {(id(each), _text(each)): each for each in found if each is not None}
+        found = [each for one in kept for each in oom_within(one)]
+        held = {(id(each), _text(each)): each for each in found}
         new = [each for key, each in held.items() if key not in self._known]
         self._known = set(held)
         if new:
@@ -79,8 +83,7 @@ class LastOom:
 
     def cell_ended(self, error: BaseException) -> None:
         """Read the error of a cell, before a later one takes its place."""
-        found = oom_within(error)
-        if found is not None:
+        for found in oom_within(error):
             self.seen()
             self._facts = _facts_of(found)
             self._known.add((id(found), _text(found)))
@@ -89,41 +92,39 @@ class LastOom:
 # -------------------------------------------------------------------- errors as objects
 
 
-def oom_within(error: BaseException | None) -> BaseException | None:
-    """The out-of-memory error that an error is, or that led to it."""
+def oom_within(error: object) -> list[BaseException]:
+    """The out-of-memory error that an error is, or that led to it, if there is one."""
     seen: set[int] = set()
-    while error is not None and id(error) not in seen:
+    while isinstance(error, BaseException) and id(error) not in seen:
         # One of ours may speak of it in its advice.
         if not isinstance(error, GpuMagicError) and is_out_of_memory(_text(error)):
-            return error
+            return [error]
         seen.add(id(error))
         error = error.__cause__ or error.__context__
-    return None
+    return []
 
 
 def _facts_of(error: BaseException) -> OomFacts:
     """What the error says, where the user's code raised it, and from which cell."""
-    marks = _users_lines(error)
-    innermost = marks[-1] if marks else None
-    # The number of the cell that was run: the outermost.
-    numbers = (Place(*mark).cell for mark in marks)
-    cell = next((number for number in numbers if number is not None), None)
-    in_cell = [mark for mark in marks if Place(*mark).cell == cell is not None]
-    elsewhere = bool(in_cell) and in_cell[-1] is not innermost
-    return dataclasses.replace(
-        read_oom(str(error)),
-        line=code_line(innermost),
-        cell=cell,
-        called_from=code_line(in_cell[-1]) if elsewhere else None,
-    )
+    facts, marks = read_oom(str(error)), _users_lines(error)
+    for mark in marks[-1:]:
+        facts = dataclasses.replace(facts, line=code_line(mark))
+    in_cells = [mark for mark in marks if Place(*mark).cell is not None]
+    if not in_cells:
+        return facts
+    cell = Place(*in_cells[0]).cell  # that was run: the outermost
+    facts = dataclasses.replace(facts, cell=cell)
+    last = [mark for mark in in_cells if Place(*mark).cell == cell][-1]
+    if last is marks[-1]:
+        return facts
+    return dataclasses.replace(facts, called_from=code_line(last))
 
 
 def of_the_run(oom: OomFacts) -> Callable[[object], bool]:
     """Tells the error whose frames hold what the failing run had needed."""
 
     def is_own(error: object) -> bool:
-        found = oom_within(error) if isinstance(error, BaseException) else None
-        return found is not None and _text(found) == oom.text
+        return any(_text(found) == oom.text for found in oom_within(error))
 
     return is_own
 
@@ -137,15 +138,12 @@ def _text(error: BaseException) -> str:
 
 def _users_lines(error: BaseException) -> list[PlaceMark]:
     """The places of the user's code that an error came through, innermost last."""
-    torch = loaded_torch()
-    places = Places(() if torch is None else (str(torch.__path__[0]),))
-    found, traceback = [], error.__traceback__
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        if places.is_users(code.co_filename):
-            found.append((code, traceback.tb_lasti))
-        traceback = traceback.tb_next
-    return found
+    places = users_places()
+    return [
+        (step.tb_frame.f_code, step.tb_lasti)
+        for step in steps_of(error)
+        if places.is_users(step.tb_frame.f_code.co_filename)
+    ]
 
 
 # ------------------------------------------------------------------- what an error says
@@ -158,36 +156,25 @@ def read_oom(text: str) -> OomFacts:
     is what the driver was asked for: "20.00 MiB" is a tensor of 1 to 10 MiB as well.
     What lies free in private pools it counts as allocated.
     """
-    said = text if is_out_of_memory(text) else ""
-    sizes: dict[str, Any] = {
-        field: next(
-            (
-                _bytes(*found.groups())
-                for each in patterns
-                if (found := re.search(each, said))
-            ),
-            None,
-        )
-        for field, patterns in _FIELDS.items()
-    }
-    if _BEYOND_ANY_DEVICE in said:
-        sizes["requested_bytes"] = 1 << 60  # or more
-    device, others = _DEVICE.search(said), _OTHER_PROCESS.findall(said)
-    if sizes["process_bytes"] is None:
-        others = []
-    return OomFacts(
-        text=text,
-        cell=None,
-        line=None,
-        device=None if device is None else int(device[1] or device[2]),
-        others=tuple((int(pid), _bytes(*size)) for pid, *size in others),
-        **sizes,
-    )
+    facts: dict[str, Any] = {}
+    if not is_out_of_memory(text):
+        return OomFacts(text)
+    for field, patterns in _FIELDS.items():
+        for each in filter(None, (re.search(pattern, text) for pattern in patterns)):
+            facts.setdefault(field, _bytes(*each.groups()))
+    if _BEYOND_ANY_DEVICE in text:
+        facts["requested_bytes"] = 1 << 60  # or more
+    for first, second in _DEVICE.findall(text)[:1]:
+        facts["device"] = int(first or second)
+    others = _OTHER_PROCESS.findall(text)
+    if "process_bytes" in facts:
+        facts["others"] = tuple((int(pid), _bytes(*size)) for pid, *size in others)
+    return OomFacts(text, **facts)
 
 
 def is_out_of_memory(text: str) -> bool:
     """Whether the text of an error says that memory has run out."""
-    return _OUT_OF_MEMORY.search(text) is not None
+    return bool(_OUT_OF_MEMORY.search(text))
 
 
 def _bytes(number: str, unit: str) -> int:

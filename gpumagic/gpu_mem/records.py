@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,7 @@ class PeakKind(enum.Enum):
     """How well the peak of a cell is known."""
 
     EXACT = "exact"
-    BOUND = "between two bounds"  # the upper one may be unknown
+    BOUND = "between two bounds"  # the upper one may be infinite
     REPLAYED = "replayed from each allocation"  # as requested, without rounding
     UNKNOWN = "unknown"
 
@@ -75,9 +76,9 @@ class PeakKind(enum.Enum):
 class Peak(Record):
     """The most that was allocated at once while a cell ran."""
 
-    kind: PeakKind
-    low_bytes: int | None = None
-    high_bytes: int | None = None  # the same as `low_bytes` where it is exact
+    kind: PeakKind = PeakKind.UNKNOWN
+    low_bytes: int = 0
+    high_bytes: float = math.inf  # where no bound is known; `low_bytes` if exact
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class DeviceChange(Record):
 
     before: Counters
     after: Counters  # without sums where the cell has reset counters
-    peak: Peak  # the most at once in between
+    peak: Peak = Peak()  # the most at once in between
 
     @property
     def device(self) -> int:
@@ -110,9 +111,9 @@ class DeviceChange(Record):
 
     @property
     def moved(self) -> bool:
-        """Whether anything happened there at all."""
+        """Whether anything happened there, or may have: that is not counted."""
         reserved = difference(self.after.reserved_bytes, self.before.reserved_bytes)
-        return any((self.allocated_delta, reserved, self.gross_bytes))
+        return self.allocated_delta != 0 or bool(reserved or self.gross_bytes)
 
 
 class BadgeKind(enum.Enum):
@@ -131,8 +132,8 @@ class CellBadge(Record):
     """One of them, with its figure."""
 
     kind: BadgeKind
-    device: int | None = None
-    amount: int | None = None
+    device: int
+    amount: int = 0
 
 
 def difference(one: int | None, other: int | None) -> int | None:
@@ -140,18 +141,21 @@ def difference(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one - other
 
 
+def excess(one: int | None, other: int | None) -> int | None:
+    """How much more one is than the other, at least nothing."""
+    more = difference(one, other)
+    return None if more is None else max(more, 0)
+
+
 def sums_were_reset(before: Counters, after: Counters) -> bool:
     """Whether the sums were: then they fall, or do not explain what is allocated."""
-    fallen = (difference(getattr(after, n), getattr(before, n)) or 0 for n in _SUMS)
-    then, now = _balance(before), _balance(after)
-    changed = then is not None and now is not None and then != now
-    return changed or any(each < 0 for each in fallen)
-
-
-def _balance(counters: Counters) -> int | None:
-    """The same at any time, as long as nobody resets the sums."""
-    kept = difference(counters.taken_bytes, counters.given_back_bytes)
-    return difference(counters.allocated_bytes, kept)
+    grown = {}
+    for name in ("allocated_bytes", *_SUMS):
+        grown[name] = difference(getattr(after, name), getattr(before, name))
+        if name in _SUMS and (grown[name] or 0) < 0:
+            return True
+    kept = difference(grown["taken_bytes"], grown["given_back_bytes"])
+    return bool(difference(grown["allocated_bytes"], kept))
 
 
 # -------------------------------------------------------------------------- devices
@@ -179,8 +183,7 @@ class DeviceMemory(Record):
     @property
     def cap_left_bytes(self) -> int | None:
         """What this process may still take, where it has set a limit."""
-        left = difference(self.cap_bytes, self.counters.reserved_bytes)
-        return None if left is None else max(left, 0)
+        return excess(self.cap_bytes, self.counters.reserved_bytes)
 
     @property
     def used_bytes(self) -> int | None:
@@ -198,8 +201,7 @@ class DeviceMemory(Record):
             if self.other_processes != 0 and self.others_bytes is None:
                 return None  # what is not ours may be anybody's
             held = difference(self.used_bytes, self.others_bytes or 0)
-        outside = difference(held, self.counters.reserved_bytes)
-        return None if outside is None else max(outside, 0)
+        return excess(held, self.counters.reserved_bytes)
 
 
 # ------------------------------------------------------------------ whose the bytes are
@@ -230,8 +232,8 @@ class Holder(Record):
     device: int
     own_bytes: int  # what would come back if only this name went
     reachable_bytes: int  # all that can be reached from it
-    shares_with: str | None = None  # another name that reaches some of the same memory
-    delta_bytes: int | None = None  # how much more it reaches than before the cell
+    shares_with: str = ""  # another name that reaches some of the same memory
+    delta_bytes: int = 0  # how much more it reaches than before the cell
 
 
 @dataclass(frozen=True)
@@ -240,12 +242,15 @@ class Holdings(Record):
 
     # Largest first. Each storage counts for one row only in `own_bytes` and in the
     # sums; the last row of a device is what nobody was found for.
-    holders: tuple[Holder, ...]
+    holders: tuple[Holder, ...] = ()
     allocated_bytes: tuple[tuple[int, int], ...] = ()  # by device
     # by device and kind, without what an earlier kind has counted already
     sums: tuple[tuple[int, HolderKind, int], ...] = ()
     partial: bool = False  # more may belong to the names: the search was cut short
     remarks: tuple[str, ...] = ()  # what could not be looked at, in sentences
+
+
+NO_HOLDINGS = Holdings()
 
 
 # ---------------------------------------------------------------------- lines and cells
@@ -255,8 +260,9 @@ class Holdings(Record):
 class LineUse(Record):
     """What one line of the cell did."""
 
-    line: CodeLine | None  # none for what no line of the cell can be found for
-    number: int | None  # its number in the cell; the magic line is line 1
+    place: str  # `line 3`, `train.py, line 40`; "" where no line can be found for it
+    number: int  # in the cell, whose magic line is line 1; 0 for no line of it
+    source: str  # as it was typed
     device: int
     backward: bool = False  # taken by a backward pass that it started
     grows: bool = False  # more of it stays with each pass of a loop
@@ -264,17 +270,6 @@ class LineUse(Record):
     freed_bytes: int = 0
     at_peak_bytes: int = 0  # of this line, and alive when the most was allocated
     left_bytes: int = 0  # of this line, and still in use at the end
-
-
-@dataclass(frozen=True)
-class AtPeak(Record):
-    """Some of what was in use when it was most."""
-
-    name: str  # the variable that has it now; empty where no name has it
-    nbytes: int
-    line: CodeLine | None = None  # where the cell took it; None if it was there before
-    number: int | None = None  # the line's number in the cell, if it is one of it
-    from_before: bool = False  # there before the cell, and no name has it
 
 
 @dataclass(frozen=True)
@@ -291,10 +286,9 @@ class Course(Record):
     lowest_bytes: tuple[int, ...]
     highest_bytes: tuple[int, ...]  # the most
     peak_bytes: int  # the most of all
-    peak_step: int  # the step that reached it first; 0 if that was before all of them
-    peak_line: CodeLine | None = None  # where that was
-    peak_number: int | None = None  # that line's number in the cell
-    at_peak: tuple[AtPeak, ...] = ()  # what was in use then, the largest first
+    peak_place: str  # the line that reached it first; "" where none can be found
+    # what was in use then, the largest first: `in model`, `from line 3`
+    at_peak: tuple[tuple[str, int], ...] = ()
 
 
 # ---------------------------------------------------------- what is probably not wanted
@@ -402,31 +396,35 @@ class Cause(enum.Enum):
 class Answer(Record):
     """Whether a request fits now, and where."""
 
-    device: int
-    rounded_bytes: int  # what the allocator would make of the request
-    hole_bytes: int | None  # the largest free piece of the right pool and stream
-    device_free_bytes: int | None
-    releasable_bytes: int | None  # free segments that could be given back first
-    cap_left_bytes: int | None
+    device: int = 0
+    rounded_bytes: int = 0  # what the allocator would make of the request
+    # the largest free piece of the right pool and stream
+    hole_bytes: int | None = None
+    device_free_bytes: int | None = None
+    releasable_bytes: int | None = None  # free segments that could be given back first
+    cap_left_bytes: int | None = None
     # "hole", "driver", "after releasing" or "nowhere"; None is unknown
-    place: str | None
+    place: str | None = None
+
+
+NO_ANSWER = Answer()
 
 
 @dataclass(frozen=True)
 class OomFacts(Record):
     """What is known of an out-of-memory error, from its text and from that moment."""
 
-    text: str
-    cell: int | None  # the cell that was run; None outside of a notebook
-    line: CodeLine | None  # of the user's, also in a function of an earlier cell
-    device: int | None
-    requested_bytes: int | None
-    total_bytes: int | None
-    free_bytes: int | None
-    process_bytes: int | None
-    allocated_bytes: int | None
-    reserved_unallocated_bytes: int | None
-    private_pools_bytes: int | None
+    text: str = ""  # none of no error
+    cell: int | None = None  # the cell that was run; None outside of a notebook
+    line: CodeLine | None = None  # of the user's, also in a function of another cell
+    device: int | None = None
+    requested_bytes: int | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    process_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_unallocated_bytes: int | None = None
+    private_pools_bytes: int | None = None
     called_from: CodeLine | None = None  # the cell's line, where `line` is elsewhere
     allowed_bytes: int | None = None  # the limit of this process, where there is one
     # other processes, as process number and bytes. In a container torch does not
@@ -439,5 +437,7 @@ class OomFacts(Record):
         if self.others:
             return sum(nbytes for _, nbytes in self.others)
         used = difference(self.total_bytes, self.free_bytes)
-        rest = difference(used, self.process_bytes)
-        return None if rest is None else max(rest, 0)
+        return excess(used, self.process_bytes)
+
+
+NO_OOM = OomFacts()

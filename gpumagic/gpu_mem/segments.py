@@ -7,9 +7,11 @@ plugged in, answer the question with an error.
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_left
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.devices.memory_counters import allocator_backend
 from gpumagic.devices.memory_history import users_spot
@@ -64,25 +66,22 @@ _OTHER_ALLOCATOR = (
 
 @without_collecting()
 def segments_with_names(
-    runtime: Runtime, sources: Sources
-) -> tuple[Segment, ...] | None:
-    """What lies where now; None where the allocator does not tell of it."""
-    snapshot = runtime.memory_snapshot()
-    if snapshot is None:
-        return None
+    snapshot: Sequence[Entry], sources: Sources
+) -> tuple[Segment, ...]:
+    """What lies where now, by a snapshot of torch's."""
     return segments_of(snapshot, names=_names_by_address(sources, snapshot))
 
 
 def segments_of(
     snapshot: Sequence[Entry],
     line_of: LineOf | None = None,
-    names: Mapping[int, tuple[str, ...]] | None = None,
+    names: Mapping[int, tuple[str, ...]] = MappingProxyType({}),
 ) -> tuple[Segment, ...]:
     """The segments of a memory snapshot of torch, by device and address.
 
     Blocks have the names of what lies in them, by its address.
     """
-    addresses = sorted(names or ())
+    addresses = sorted(names)
     streams = _small_numbers((s["device"], s.get("stream", 0)) for s in snapshot)
     pools = _small_numbers((0, _pool_id(each)) for each in snapshot)
     if line_of is None:
@@ -102,7 +101,7 @@ def segments_of(
             offset,
             nbytes,
             state,
-            tuple(dict.fromkeys(n for at in inside for n in (names or {})[at])),
+            tuple(dict.fromkeys(name for at in inside for name in names[at])),
             line_of(entry.get("frames") or ()),
         )
 
@@ -210,17 +209,14 @@ def free_runs(
     segment: Segment, *, after_waiting: bool = False
 ) -> Iterator[tuple[int, int]]:
     """Where neighbouring free blocks begin and end, from the segment's start."""
-    begin: int | None = None
-    for block in segment.blocks:
-        waits = block.state is BlockState.PENDING
-        is_free = block.state is BlockState.FREE or (waits and after_waiting)
-        if is_free and begin is None:
-            begin = block.offset_bytes
-        if not is_free and begin is not None:
-            yield begin, block.offset_bytes
-            begin = None
-    if begin is not None:
-        yield begin, segment.nbytes
+    free = [BlockState.FREE]
+    if after_waiting:
+        free.append(BlockState.PENDING)
+    for is_free, run in itertools.groupby(segment.blocks, lambda b: b.state in free):
+        blocks = list(run)
+        if is_free:
+            end = blocks[-1].offset_bytes + blocks[-1].nbytes
+            yield blocks[0].offset_bytes, end
 
 
 def is_common(segment: Segment) -> bool:
@@ -243,9 +239,7 @@ def group_name(segment: Segment) -> str:
 
 def whose(block: Block) -> str:
     """A name that leads to it, or else the line that took it; "" for neither."""
-    if block.names:
-        return block.names[0]
-    return "" if block.line is None else block.line.where
+    return next(iter(block.names), getattr(block.line, "where", ""))
 
 
 def held_back(segments: Iterable[Segment]) -> tuple[HeldBack, ...]:
@@ -299,7 +293,7 @@ def answer_for(  # noqa: PLR0913, a request meets all of these
     device_free_bytes: int | None,
     cap_left_bytes: int | None,
     stream: int = 0,
-    max_split_bytes: int | None = None,
+    max_split_bytes: float = math.inf,
 ) -> Answer:
     """Whether so many bytes fit on a device now, and where they would go.
 
@@ -310,21 +304,24 @@ def answer_for(  # noqa: PLR0913, a request meets all of these
     """
     own = [each for each in segments if each.device == device]
     rounded = _in_steps(requested_bytes, _BLOCK_BYTES)
-    pool = "small" if rounded <= _LARGEST_SMALL_BYTES else "large"
+    pool, step = "small", SMALL_STEP_BYTES
+    if rounded > _LARGEST_SMALL_BYTES:
+        pool, step = "large", LARGE_STEP_BYTES
     group = [each for each in own if (each.stream, each.pool) == (stream, pool)]
     holes = sorted(hole for each in group for hole in holes_of(each))
-    asks = _asks(rounded, group, grows=any(each.expandable for each in own))
+    grows = any(each.expandable for each in own)
+    least, most, whole = _asks(rounded, group, step, grows=grows)
 
     def gives(released: int = 0) -> bool | None:
         """Whether the driver does, once so many bytes have gone back to it."""
         left, free = cap_left_bytes, device_free_bytes
-        if left is not None and asks.whole > left + released:
+        if left is not None and whole > left + released:
             return False
         if free is None:
             return None
-        if asks.least > free + released:
+        if least > free + released:
             return False
-        return True if asks.most <= free + released else None
+        return True if most <= free + released else None
 
     releasable = _releasable_bytes(filter(is_common, own))
     place: str | None
@@ -349,27 +346,23 @@ def answer_for(  # noqa: PLR0913, a request meets all of these
     )
 
 
-def _serves(holes: Sequence[int], rounded: int, limit: int | None) -> bool:
+def _serves(holes: Sequence[int], rounded: int, limit: float) -> bool:
     """Whether the smallest hole that is large enough may be used for it."""
-    best = next((hole for hole in holes if hole >= rounded), None)
-    if best is None or limit is None:
-        return best is not None
-    return best < limit if rounded < limit else best < rounded + _SPARE_BYTES
+    best = next((hole for hole in holes if hole >= rounded), math.inf)
+    return best < (limit if rounded < limit else rounded + _SPARE_BYTES)
 
 
-class _Asks(NamedTuple):
-    """What would be asked of the driver: new memory, and a whole segment."""
+def _asks(
+    rounded: int, group: Sequence[Segment], step: int, *, grows: bool
+) -> tuple[int, int, int]:
+    """What would be asked of the driver, at least and at most, and a whole segment.
 
-    least: int  # if it goes behind the best free end of a segment that can grow
-    most: int
-    whole: int  # what has to be left of the limit of this process
-
-
-def _asks(rounded: int, group: Sequence[Segment], *, grows: bool) -> _Asks:
-    step = SMALL_STEP_BYTES if rounded <= _LARGEST_SMALL_BYTES else LARGE_STEP_BYTES
+    The least is if it goes behind the best free end of a segment that can grow; the
+    whole has to be left of the limit of this process.
+    """
     whole = _in_steps(rounded, 2 * MIB) if rounded >= _OWN_SEGMENT_BYTES else step
     if not grows:
-        return _Asks(whole, whole, whole)
+        return whole, whole, whole
     # Which segment grows depends on addresses that a snapshot does not show.
     ends = [
         end - begin
@@ -378,7 +371,7 @@ def _asks(rounded: int, group: Sequence[Segment], *, grows: bool) -> _Asks:
         if end == each.nbytes
     ]
     least = max(rounded - max(ends, default=0), 0)
-    return _Asks(least, _in_steps(rounded, step), whole)
+    return least, _in_steps(rounded, step), whole
 
 
 def _may_hold(rounded: int, group: Sequence[Segment]) -> bool:
@@ -410,6 +403,6 @@ def answer_now(
     )
 
 
-def are_expandable(segments: Sequence[Segment]) -> bool | None:
-    """Whether new segments can grow; None where there are none to tell by."""
-    return any(each.expandable for each in segments) if segments else None
+def are_rigid(segments: Sequence[Segment]) -> bool:
+    """Whether no segment can grow, as far as there are any to tell by."""
+    return bool(segments) and not any(each.expandable for each in segments)

@@ -365,7 +365,7 @@ def memory_of(run: CellRun) -> dict[str, Any] | None:
         return None
     now = max(known, key=lambda each: each.reserved_bytes or 0)
     peaks = [
-        each.peak.high_bytes
+        each.peak.to_dict()["high_bytes"]  # infinite is unknown
         for each in run.changes()
         if each.moved and each.after.device == now.device
     ]

@@ -12,7 +12,6 @@ from gpumagic.gpu_mem.answer_why import FitReport, Held, Verdict, WhyReport
 from gpumagic.gpu_mem.balance import Growth
 from gpumagic.gpu_mem.records import (
     Answer,
-    AtPeak,
     BadgeKind,
     Block,
     BlockState,
@@ -83,7 +82,7 @@ ERROR = Holder("logits in train_step", HolderKind.ERROR, 0, 64 * MIB, 64 * MIB)
 WORKSPACES = Holder("cuBLAS workspaces", HolderKind.LIBRARY, 0, 33 * MIB, 33 * MIB)
 
 
-REST = Holder("unattributed", HolderKind.UNATTRIBUTED, 0, 9 * MIB, 9 * MIB)
+REST = Holder("no name found", HolderKind.UNATTRIBUTED, 0, 9 * MIB, 9 * MIB)
 NAMED = (OPTIMIZER, MODEL, GRAPH, BATCH, SHOWN, ERROR, WORKSPACES, REST)
 ALLOCATED = sum(each.own_bytes for each in NAMED) + gib(0.97)
 TRAINING = Holdings(NAMED, ((0, ALLOCATED),), ((0, HolderKind.VARIABLE, ALLOCATED),))
@@ -138,7 +137,7 @@ BOUNDED = dataclasses.replace(
     CELL,
     changes=(change(peak=Peak(PeakKind.BOUND, gib(3.21), gib(3.4))),),
     badges=(),
-    holdings=None,
+    holdings=Holdings(),
 )
 STEP = Code(
     "for x, y in data:\n    loss = step(x, y)\n    loss.backward()\n    opt.step()",
@@ -149,38 +148,35 @@ STEP = Code(
 
 def line(number, source, *figures, backward=False):
     """What a line of the cell did, in GiB: took, gave back, at the peak, left."""
-    *figures, left = map(gib, figures)
-    where = CodeLine(f"In [9], line {number}", source)
-    return LineUse(where, number, 0, backward, number == 3, *figures, left)
+    place, grows = f"line {number}", number == 3
+    return LineUse(place, number, source, 0, backward, grows, *map(gib, figures))
 
 
+GONE = "its source is gone"
 LINES = (
     line(3, "loss = step(x, y)", 8.2, 7.4, 0.8, 0.82),
     line(4, "loss.backward()", 4.1, 3.6, 0.49, 0.49, backward=True),
     line(4, "loss.backward()", 512 / GIB, 512 / GIB, 0, 0),
     line(5, "opt.step()", 0.97, 0, 0.97, 0.97),
+    LineUse("train.py, line 40", 0, GONE, 0, False, False, MIB, 0, MIB, MIB),
     LineUse(
-        CodeLine("train.py, line 40", None), None, 0, False, False, MIB, 0, MIB, MIB
+        "", 0, "no line of the cell", 0, False, False, 8 * MIB, 0, 8 * MIB, 8 * MIB
     ),
-    LineUse(None, None, 0, False, False, 8 * MIB, 0, 8 * MIB, 8 * MIB),
 )
 
 
-IN_STEP = CodeLine("In [9], line 3", "loss = step(x, y)")
 LEVELS = (0.61, 1.02, 1.43, 1.84, 3.1, 2.6, 2.1, 1.6, 1.2, 2.2, 1.3, 2.4, 1.4, 2.6, 2.9)
 UP_AND_DOWN = Course(
     0,
     4200,
     *[tuple(map(gib, LEVELS))] * 2,
     gib(3.1),
-    1200,
-    IN_STEP,
-    3,
+    "line 3",
     (
-        AtPeak("", gib(1.4), IN_STEP, 3),
-        AtPeak("model", gib(0.61)),
-        AtPeak("gradients of model", gib(0.55)),
-        AtPeak("x", gib(0.54)),
+        ("from line 3", gib(1.4)),
+        ("in model", gib(0.61)),
+        ("in gradients of model", gib(0.55)),
+        ("in x", gib(0.54)),
     ),
 )
 BY_LINE = CellReport(
@@ -203,7 +199,7 @@ HOSTILE_CELL = dataclasses.replace(
     badges=(),
     courses=(),
     failed=HOSTILE,
-    lines=(dataclasses.replace(LINES[0], line=CodeLine(HOSTILE, LONG)),),
+    lines=(dataclasses.replace(LINES[0], place=HOSTILE, source=LONG),),
 )
 
 # ----------------------------------------------------------------------- the map
@@ -310,7 +306,7 @@ LIVE = WhyReport(
     Held(
         live_bytes=gib(44.1),
         names=(OPTIMIZER, MODEL, GRAPH),
-        expandable=False,
+        rigid=True,
     ),
 )
 

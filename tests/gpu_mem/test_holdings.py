@@ -29,7 +29,7 @@ def tensor(nbytes):
     return torch.zeros(nbytes, dtype=torch.uint8)
 
 
-def find(namespace, allocated=None, *, budget=PATIENT, snapshot=None, **sources):
+def find(namespace, allocated=None, *, budget=PATIENT, snapshot=(), **sources):
     """Who holds the memory of the CPU; modules are left out unless asked for."""
     sources = {"modules": False, **sources}
     where = Sources(namespace, "cpu", **sources)
@@ -102,7 +102,7 @@ def test_the_change_since_an_earlier_look_is_told_by_name():
     found = compared(before, find(names, 200), (0,))
 
     changes = {each.name: each.delta_bytes for each in found.holders}
-    assert changes == {"x": 50, "y": 0, "new": 5, "unattributed": -55}
+    assert changes == {"x": 50, "y": 0, "new": 5, "no name found": -55}
     assert all(type(each) is int for each in before.values())
 
 

@@ -48,7 +48,7 @@ def test_the_lines_add_up(events):
     assert sum(row.allocated_bytes - row.freed_bytes for row in rows) == levels[-1]
     assert sum(row.at_peak_bytes for row in rows) == max(levels)
     assert sum(row.left_bytes for row in rows) == levels[-1]
-    assert len({(row.line, row.number) for row in rows}) == len(rows)
+    assert len({(row.place, row.source) for row in rows}) == len(rows)
 
 
 # -------------------------------------------------------------------- step by step
@@ -65,11 +65,6 @@ def followed(events, before=0, pieces=None):
     )
 
 
-def rows(course):
-    """Whose what was at the peak."""
-    return {(each.name, each.number, each.from_before): each.nbytes for each in course}
-
-
 @settings(deadline=None, max_examples=200)
 @given(programs(), st.integers(0, 500))
 def test_each_level_is_a_sum_of_what_went_before(events, start):
@@ -82,7 +77,7 @@ def test_each_level_is_a_sum_of_what_went_before(events, start):
     assert list(course.highest_bytes) == levels
     assert course.lowest_bytes == course.highest_bytes
     assert course.peak_bytes == max(levels)
-    assert sum(each.nbytes for each in course.at_peak) == course.peak_bytes
+    assert sum(nbytes for _, nbytes in course.at_peak) == course.peak_bytes
 
 
 def test_many_steps_keep_their_extremes():
@@ -114,12 +109,8 @@ def test_a_piece_has_its_name_if_it_is_still_the_same():
 
     course = followed(events, 100, {1: ("xs", 10), 2: ("y", 5)})
 
-    assert rows(course.at_peak) == {
-        ("xs", None, False): 10,
-        ("", 2, False): 20,
-        ("", None, True): 100,
-    }
-    assert course.peak_step == course.peak_number == 2
+    at_peak = (("there before", 100), ("from line 2", 20), ("in xs", 10))
+    assert (course.at_peak, course.peak_place) == (at_peak, "line 2")
 
 
 # ------------------------------------------------------------------ torch's entries

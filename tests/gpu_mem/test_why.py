@@ -21,7 +21,7 @@ from gpumagic.simulator.allocator_segments import shortage_text
 
 MIB, GIB = 1 << 20, 1 << 30
 ALLOCATED, FREE = BlockState.ALLOCATED, BlockState.FREE
-EMPTY = OomFacts("", None, None, *[None] * 8)
+EMPTY = OomFacts("CUDA out of memory")
 
 
 def causes_of(*told, **others):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from random import Random
 
 from hypothesis import given, settings
@@ -99,7 +100,7 @@ def test_answers_come_true(seed, nbytes, stream, fraction, max_split):
         allocator,
         nbytes,
         stream,
-        max_split_bytes=None if max_split is None else max_split * MIB,
+        max_split_bytes=(max_split or math.inf) * MIB,
     )
     waiting = any(
         block["state"] == "active_pending_free"

@@ -39,7 +39,7 @@ def allocated():
 
 def find(namespace, *, with_snapshot=False, **sources):
     """Who holds the memory of the simulated GPUs."""
-    snapshot = open_runtime("sim").memory_snapshot() if with_snapshot else None
+    snapshot = open_runtime("sim").memory_snapshot() if with_snapshot else ()
     where = Sources(namespace, "sim", modules=False, **sources)
     return find_holdings(where, allocated(), budget=PATIENT, snapshot=snapshot)
 

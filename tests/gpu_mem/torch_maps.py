@@ -15,7 +15,7 @@ from gpumagic.gpu_mem.balance import find_holdings
 from gpumagic.gpu_mem.counters import device_memories
 from gpumagic.gpu_mem.names import Sources
 from gpumagic.gpu_mem.oom import read_oom
-from gpumagic.gpu_mem.records import Cause
+from gpumagic.gpu_mem.records import NO_OOM, Cause
 from gpumagic.gpu_mem.segments import (
     answer_for,
     held_back,
@@ -72,7 +72,7 @@ def causes_now(box, mib, **others):
     assert answer.place == "nowhere"
     causes = verdict_of(oom, answer, memory, **others).causes
     # What would fail is told before it is tried as it is told after.
-    assert verdict_of(None, answer, memory, **others).causes == causes
+    assert verdict_of(NO_OOM, answer, memory, **others).causes == causes
     return causes
 
 
@@ -102,7 +102,7 @@ def test_fragmentation(small):
 
     causes = causes_now(small, 300)
     sources = Sources(namespace, "sim", modules=False)
-    segments = segments_with_names(open_runtime("sim"), sources)
+    segments = segments_with_names(open_runtime("sim").memory_snapshot(), sources)
     rows = held_back(segments)
 
     assert causes == (Cause.FRAGMENTED,)
@@ -131,5 +131,5 @@ def test_memory_of_a_machine_that_is_off_is_nobodys():
         found = held({"old": old, "new": new})
 
     assert [(each.name, each.own_bytes) for each in found.holders] == [("new", 4 * MIB)]
-    assert found.holders[0].shares_with is None
+    assert found.holders[0].shares_with == ""
     assert found.remarks == ()

@@ -43,7 +43,7 @@ def run(runtime):
 def by_offset(run, function):
     """The rows of a run by the line of the function."""
     start = function.__code__.co_firstlineno
-    return {row.number - start: row for row in run.lines() if row.number is not None}
+    return {row.number - start: row for row in run.lines() if row.number}
 
 
 def state(torch):
@@ -146,7 +146,7 @@ def test_backward_is_of_the_line_that_called_it(run, torch):
     result = run(cell, lines=True)
 
     lines = by_offset(result, cell)
-    unknown = [row for row in result.lines() if row.line is None]
+    unknown = [row for row in result.lines() if not row.place]
     gradients = sum(p.grad.nbytes for p in model.parameters())
     assert lines[2].backward
     assert not lines[1].backward
@@ -176,5 +176,5 @@ def test_a_cell_that_starts_cuda():
 
     assert not found["before"]
     assert found["moved"] == [4 * _MIB, 4 * _MIB]
-    assert found["lines"] is None
+    assert found["lines"] == []
     assert "no GPU was in use as the cell began" in found["remarks"]

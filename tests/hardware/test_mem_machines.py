@@ -43,7 +43,7 @@ if "PYTORCH_NO_CUDA_MEMORY_CACHING" not in os.environ:  # else none can be captu
 show(
     title=str(report).splitlines()[0],
     moved=[change.allocated_delta, change.peak.low_bytes],
-    lines=report.lines and [row.allocated_bytes for row in report.lines if row.line],
+    lines=[row.allocated_bytes for row in report.lines if row.place],
     remarks=report.remarks,
     names=names,
     leaks=leaks,
@@ -83,7 +83,7 @@ def test_with_cudas_own_allocator_what_is_missing_is_said():
 
     reason = "the allocator cudaMallocAsync keeps no list of its blocks"
     assert told["moved"][0] == 16 * MIB
-    assert told["lines"] is None
+    assert told["lines"] == []
     assert "the allocator cudaMallocAsync keeps no history" in told["remarks"][0]
     assert told["free"] == [["Out[3]"], 20 * MIB]
     assert told["map"] == told["fit"] == reason
@@ -94,7 +94,7 @@ def test_without_caching_names_are_all_there_is():
     """Nothing is counted; what names hold is known all the same."""
     told = told_with(PYTORCH_NO_CUDA_MEMORY_CACHING="1")
 
-    assert (told["moved"], told["lines"]) == ([None, None], None)
+    assert (told["moved"], told["lines"]) == ([None, 0], [])
     assert told["title"].startswith("how much moved on cuda:0 is not counted")
     assert "without caching torch keeps no history" in told["remarks"][0]
 

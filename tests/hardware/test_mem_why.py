@@ -103,7 +103,7 @@ def test_the_free_memory_lies_in_pieces(why):
 
     assert Cause.FRAGMENTED in report.verdict.causes
     assert "del apart: this joins the free pieces around it" in report.next_steps
-    assert report.held.expandable is False
+    assert report.held.rigid
     assert "expandable_segments:True" in text(report)
 
 
