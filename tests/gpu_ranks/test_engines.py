@@ -12,7 +12,7 @@ import pytest
 
 from gpumagic.errors import GpuMagicError, UsageProblem
 from gpumagic.gpu_ranks import answer_where, engines
-from gpumagic.gpu_ranks.answers import VERSION, Alive, Unfinished
+from gpumagic.gpu_ranks.answers import Alive, Unfinished
 from gpumagic.gpu_ranks.engines import Asked, Engines, client_in
 from gpumagic.gpu_ranks.notebook import _word_of
 
@@ -108,16 +108,11 @@ def running(*, is_over=False):
     )
 
 
-def alive(engine):
-    """What an engine says while it runs."""
-    return {"version": VERSION, "kind": "alive", "rank": engine}
-
-
 def test_who_was_sent_ctrl_c_just_now_is_not_called_deaf():
     """It has a second to come back, and only who was sent it can be deaf."""
-    asked = Asked(lambda _: running(), [0, 1])
+    asked = Asked(lambda _: running(), [0, 1], {})
     asked.begin()
-    asked._alive = {0: alive(0), 1: alive(1)}
+    asked._alive = {0: Alive(0), 1: Alive(1)}
     asked.interrupted, asked.interrupted_s = (0,), time.monotonic()
     assert [each.deaf for each in asked.checked()] == [False, False]
 
@@ -136,14 +131,14 @@ def test_what_was_sent_is_known_though_ctrl_c_comes_meanwhile():
             time.sleep(0.2)
         return running()
 
-    asked = Asked(send, [0, 1, 2])
+    asked = Asked(send, [0, 1, 2], {})
     with pytest.raises(KeyboardInterrupt):
         asked.begin()
     asked.begin()
     assert sent == list(asked.results) == [0, 1, 2]
 
     with pytest.raises(KeyError):
-        Asked({}.__getitem__, [0]).begin()
+        Asked({}.__getitem__, [0], {}).begin()
 
 
 # ---------------------------------------------------------------------- the panel
