@@ -54,8 +54,8 @@ _LEAST_S = 1e-9  # of own work: no clock tells less
 _PROFILE = f"{LOAD} `%%px` above `%%cuda_sync_time --profile` tells its kernels"
 _PARTS = "`watch(profile=True)` tells in which part of a step"
 _LINES = (
-    "a slower GPU: `nvidia-smi -q -d PERFORMANCE` on its host; slower code: "
-    f"{LOAD} `%%cuda_sync_time --lines` below `%%gpu_ranks`"
+    f"{LOAD} `%%cuda_sync_time --lines` below `%%gpu_ranks` times its lines; of a "
+    "slower GPU `nvidia-smi -q -d PERFORMANCE` on its host names the reason"
 )
 _ONCE_MORE = "run the cell once more for the time without it"
 _FLAG_HINTS = {

@@ -52,6 +52,11 @@ if TYPE_CHECKING:
 
 HANG_S = 5.0  # how long a collective may stay open until the panel tells
 _BEGINS_AFTER_S, _S_BETWEEN = 1.0, 0.25  # of the panel
+_GO_ON = Note(
+    "problem",
+    "nobody goes on until all have called it",
+    "Ctrl-C once, then `%gpu_ranks group`",
+)
 _HOW = (
     "Ranks told it while they ran, by torch's flight recorder where there is one; "
     "nothing was stopped. A rank can be silent while one long call keeps Python's lock."
@@ -215,8 +220,7 @@ def _notes(report: WhereReport, names: Names) -> Iterator[Note]:
         text = "all ranks have to call the same, in one order, with one size"
         yield Note("problem", text, "look for an `if rank == ...` round a collective")
     elif report.waiting:
-        hint = "Ctrl-C once, then `%gpu_ranks group`"
-        yield Note("problem", "nobody goes on until all have called it", hint)
+        yield _GO_ON
     for each in report.waiting[1:]:
         yield Note("problem", waiting_text(each, names))
     if report.waiting and report.unfinished:
@@ -271,8 +275,10 @@ class Panel:
         where = where_of([e for e in said if getattr(e, "why", "") != "silent"])
         engines = f"{len(asked.running)} of {count_text(len(asked.results), 'engine')}"
         title = f"{engines} run since {seconds_text(now_s - self._began_s)}"
+        notes: list[Note] = []
         if where.waiting and where.waiting[0].waited_s >= HANG_S:
             title = waiting_text(where.waiting[0], Names())
+            notes.append(_GO_ON)
         failed = [e for e in where.unfinished if e.why in {"raised", "lost", "died"}]
         if any(each.why != "lost" for each in failed):
             title = f"{unfinished_text(failed, Names())}; {title}"
@@ -282,4 +288,4 @@ class Panel:
         if deaf:
             who = f"{Names().several(deaf)} {verb(deaf, 'does', 'do')}"
             title = f"{who} not hear Ctrl-C: press it again to stop waiting"
-        return Drawing(title, (where_table(where),))
+        return Drawing(title, (where_table(where), *notes))

@@ -52,7 +52,7 @@ def client_in(namespace: Mapping[str, Any], chosen: Any = None) -> Any:
     }
     if not every:
         raise MissingPackage(
-            "there is no cluster here: no variable holds a client of ipyparallel",
+            "there is no cluster here: no variable holds a client of one that runs",
             "import ipyparallel as ipp; rc = ipp.Cluster(n=4).start_and_connect_sync()"
             " (pip install 'gpumagic[ranks]' brings it)",
         )
@@ -76,13 +76,15 @@ def client_in(namespace: Mapping[str, Any], chosen: Any = None) -> Any:
 
 
 def _clients_of(value: Any, package: Any) -> Iterator[Any]:
-    """The client itself, or that of a view, if it is still connected."""
+    """The client itself, or that of a view, if nobody has stopped its cluster."""
     if not package:
         return
     if isinstance(value, (package.DirectView, package.LoadBalancedView)):
         value = value.client
     if isinstance(value, package.Client) and not value._closed:  # noqa: SLF001
-        yield value
+        cluster = getattr(value, "cluster", None)  # None where others have started it
+        if not cluster or cluster.controller:
+            yield value
 
 
 class Asked:
@@ -284,7 +286,8 @@ def _range(part: str, there: Sequence[int]) -> list[int]:
             return found
     raise GpuMagicError(
         f"{part!r} names no engines that are there",
-        f"they are {there[0]} to {there[-1]}: write --on 0,2 or --on 0-3",
+        f"they are {there[0]} to {there[-1]}: write --on {there[-1]} for one of them, "
+        f"--on {there[0]}-{there[-1]} for several",
     )
 
 

@@ -65,19 +65,24 @@ def test_of_two_clusters_somebody_has_to_choose():
 
 
 def test_a_cluster_that_was_stopped_is_none():
-    """Its client is still there, and has no engines; nor has one that was closed."""
+    """Its client is still there, also with engines that nobody has signed off."""
     gone, here, closed = Client("tcp://a", ids=()), Client("tcp://b"), Client("tcp://c")
-    closed._closed = True
+    stopped, closed._closed = Client("tcp://d"), True
+    stopped.cluster = SimpleNamespace(controller=None)
 
-    assert client_in({"old": gone, "rc": here, "closed": closed}, closed) is here
+    every = {"old": gone, "rc": here, "closed": closed, "stopped": stopped}
+    assert client_in(every, closed) is here
     assert client_in({"old": gone}) is gone
+    with pytest.raises(GpuMagicError, match="of one that runs"):
+        client_in({"rc": stopped})
 
 
 @pytest.mark.parametrize("typed", ["7", "1-9", "x", "3-1", "0,,2", "99999999999999"])
 def test_engines_that_are_not_there(typed):
     """Who names engines that are not there is told so, before anybody is asked."""
-    with pytest.raises(GpuMagicError, match="names no engines"):
-        Engines(Client("tcp://a", range(4))).chosen(typed)
+    with pytest.raises(GpuMagicError, match="names no engines") as refused:
+        Engines(Client("tcp://a", range(3))).chosen(typed)
+    assert "--on 0-2 for several" in refused.value.hint
 
 
 @pytest.mark.parametrize(
