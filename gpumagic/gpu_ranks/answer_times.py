@@ -271,7 +271,8 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
     if not report.unfinished and 9 * report.unmatched > report.matched > 0:
         text = f"{report.unmatched:,} collectives tell nothing of waits"
         yield Note("note", text, "they are not on all ranks of their group")
-    if report.told_by == RECORDER and not report.matched and report.in_script:
+    is_untold = report.told_by == RECORDER and not report.matched
+    if is_untold and report.in_script and report.ranks > 1:
         text = "what one rank sends another is not recorded"
         hint = "`watch(profile=True)` tells how long each rank was in it"
         yield Note("note", text, hint)

@@ -136,13 +136,14 @@ def _hand_over(
 def opened(saved: Mapping[str, Any]) -> RanksReport:
     """The report of what `save` wrote or `to_dict` gave."""
     version, kind = saved.get("gpumagic"), saved.get("kind")
-    if kind != KIND or version != SAVED:
+    answers = saved.get("answers")
+    if kind != KIND or version != SAVED or not isinstance(answers, list):
         raise GpuMagicError(
             f"this is no block of many ranks of version {SAVED}: "
             f"{str(kind)[:20]}, version {str(version)[:20]}",
             "open it with the gpumagic that wrote it",
         )
-    read = [read_answer(each, at) for at, each in enumerate(saved.get("answers") or ())]
+    read = [read_answer(each, at) for at, each in enumerate(answers)]
     return analysis.of_answers(read, with_memory=bool(saved.get("with_memory")))
 
 
@@ -194,7 +195,7 @@ class _Measurement:
             # What is ours has failed at the end: neither the block nor its error has.
             gathering.tell(f"nothing tells of collectives: {error_line(error)}")
             seen = {"told_by": ""}
-            if raised:
+            if raised is not None:
                 raise raised from None
         finally:
             self.said |= {

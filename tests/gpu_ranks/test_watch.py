@@ -231,6 +231,7 @@ def test_one_rank_without_a_group() -> None:
     assert watched.report is not None
     (time,) = watched.report.times
     assert (time.name, time.waits_s, time.own_s) == (0, 0.0, time.elapsed_s)
+    assert "sends another" not in str(watched.report)
     assert watched.report.seats[0].pid == os.getpid()
 
 
@@ -280,8 +281,9 @@ def test_profiler_that_does_not_start_changes_nothing(
 
 def test_garbage_in_a_file_is_named() -> None:
     """A file of another version is refused; what no rank can mean is no exception."""
-    with pytest.raises(GpuMagicError, match="version 3"):
-        watching.opened({"gpumagic": 1, "kind": "ranks"})
+    for saved in ({"gpumagic": 1, "answers": []}, {"gpumagic": 3, "answers": 7}):
+        with pytest.raises(GpuMagicError, match="version 3"):
+            watching.opened(saved | {"kind": "ranks"})
     absent = {"version": VERSION, "kind": "absent", "name": 1, "why": "song"}
     for answers in ([None], [{"version": VERSION, "kind": "done"}], [absent]):
         saved = {"gpumagic": 3, "kind": "ranks", "answers": answers}
