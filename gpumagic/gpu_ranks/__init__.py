@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpumagic.gpu_ranks.analysis import analyse
     from gpumagic.gpu_ranks.watching import watch
 
-__all__ = ["analyse", "watch"]
+__all__ = ["watch"]
 
 
 def __getattr__(name: str) -> Any:
     """Measuring is imported when it is asked for: loading the magic stays cheap."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    file = "watching" if name == "watch" else "analysis"
-    return getattr(importlib.import_module(f"{__name__}.{file}"), name)
+    from gpumagic.gpu_ranks import watching
+
+    return getattr(watching, name)
 
 
 def __dir__() -> list[str]:

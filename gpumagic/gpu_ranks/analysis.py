@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.gpu_ranks.answer_times import RanksReport, RankTime
 from gpumagic.gpu_ranks.answer_where import open_calls
-from gpumagic.gpu_ranks.answers import FOR_EVER, Done, each_once, read_answer
+from gpumagic.gpu_ranks.answers import FOR_EVER, Done, each_once
 from gpumagic.gpu_ranks.unfinished import unfinished_of
 from gpumagic.report.collectives import (
     Attendance,
@@ -26,7 +26,7 @@ from gpumagic.report.collectives import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from gpumagic.gpu_ranks.answers import Answer
     from gpumagic.report.collectives import Latest
@@ -38,40 +38,26 @@ _PART_OF_IT = 0.5  # of what the slowest spends more: then it lies there
 _ALONE = 0.8  # of what others waited for it: then it lies before one collective
 
 
-def analyse(answers: Iterable[Any], *, with_memory: bool = False) -> RanksReport:
-    """Tell who was slow and who waited, from what ranks have said.
-
-    Args:
-        answers: For each rank the plain dictionary that it has sent.
-
-        with_memory: Whether memory is what is asked.
-    """
-    read = [read_answer(each, place) for place, each in enumerate(answers)]
-    return of_answers(read, with_memory=with_memory)
-
-
 def of_answers(read: Sequence[Answer], *, with_memory: bool = False) -> RanksReport:
-    """The same from answers that have been read."""
+    """Tell who was slow and who waited, from what ranks have said."""
     read = each_once(read)
     done = {each.name: each for each in read if isinstance(each, Done)}
+    done = dict(sorted(done.items()))
     unfinished = unfinished_of(read)
     memory = tuple(
-        replace(each.memory, name=name)
-        for name, each in sorted(done.items())
-        if each.memory is not None
+        replace(each.memory, name=name) for name, each in done.items() if each.memory
     )
-    peaks = {each.name: float(each.peak_bytes) for each in memory if each.peak_bytes}
-    left = {each.name: b for each in memory if (b := each.left_bytes) is not None}
+    left = {each.name: each.left_bytes for each in memory}
     return replace(
         _of_done(done),
-        seats=tuple(each.seat for _, each in sorted(done.items())),
+        seats=tuple(each.seat for each in done.values()),
         memory=memory,
         with_memory=with_memory,
         unfinished=unfinished,
         ranks=len(read),
         waiting=open_calls(read) if unfinished else (),
         runs_out_first=min(left, key=lambda name: left[name], default=None),
-        odd_in_memory=tuple(odd_ones(peaks)),
+        odd_in_memory=tuple(odd_ones({e.name: float(e.peak_bytes) for e in memory})),
         told_by=next((each.told_by for each in done.values() if each.told_by), ""),
         moves_known=all(each.has_ends for each in done.values()),
     )
@@ -82,59 +68,56 @@ def of_answers(read: Sequence[Answer], *, with_memory: bool = False) -> RanksRep
 
 def _of_done(done: Mapping[int, Done]) -> RanksReport:
     """Of those that came to the end: how long a rank took that failed says nothing."""
-    through = {name: e for name, e in sorted(done.items()) if e.error is None}
-    if not through:
-        return RanksReport(())
-    steps_s = tuple((name, e.steps_s) for name, e in through.items() if e.steps_s)
-    took_s = max(
-        (each.ended_ns - each.began_ns) / _NS
-        if each.elapsed_s is None
-        else each.elapsed_s
-        for each in through.values()
+    through = {name: each for name, each in done.items() if not each.error}
+    whole = RanksReport(
+        (),
+        took_s=max((each.took_s for each in through.values()), default=0.0),
+        steps_s=tuple((name, e.steps_s) for name, e in through.items() if e.steps_s),
     )
     offsets = _offsets(through)
     through = _with_ends(_known_of_all(through, offsets), offsets)
     if not through:
-        return RanksReport((), told_s=0.0, took_s=took_s, steps_s=steps_s)
-    is_part = any(map(_is_part, through.values()))
+        return whole
     waits = waits_of(
         {
             name: Attendance(e.began_ns, e.ended_ns, e.parts)
             for name, e in through.items()
         }
     )
-    own_s = {name: share.own_ns / _NS for name, share in waits.shares.items()}
-    blamed_s = {name: share.blamed_ns / _NS for name, share in waits.shares.items()}
-    slowest = slowest_of(own_s, blamed_s)
-    if not all(each.by_model for each in through.values()):  # a model has no noise
-        slowest = _standing_out(own_s, blamed_s)
-    others_s = median([s for n, s in own_s.items() if n != slowest] or [0.0])
     times = tuple(
         RankTime(
-            each.name,
-            elapsed_s=(each.ended_ns - each.began_ns) / _NS,
-            own_s=own_s[each.name],
-            waits_s=waits.shares[each.name].waits_ns / _NS,
-            moves_s=waits.shares[each.name].moves_ns / _NS,
-            blamed_s=blamed_s[each.name],
-            last=waits.shares[each.name].last,
+            name,
+            elapsed_s=(through[name].ended_ns - through[name].began_ns) / _NS,
+            own_s=share.own_ns / _NS,
+            waits_s=share.waits_ns / _NS,
+            moves_s=share.moves_ns / _NS,
+            blamed_s=share.blamed_ns / _NS,
+            last=share.last,
         )
-        for each in through.values()
+        for name, share in waits.shares.items()
     )
-    errors_ns = [e.error_ns for e in offsets.values() if e.error_ns is not None]
-    return RanksReport(
+    errors_s = [(each.error_ns or 0) / _NS for each in offsets.values()]
+    report = replace(
+        whole,
         times=times,
         matched=len(waits.latest),
         unmatched=waits.untold,
+        clock_error_s=max(errors_s, default=None),
+    )
+    if not any(map(_is_part, through.values())):
+        report = replace(report, took_s=report.elapsed_s)
+    slowest = slowest_of(
+        {each.name: each.own_s for each in times},
+        {each.name: each.blamed_s for each in times},
+    )
+    if slowest is None or _is_noise(slowest, report, through):
+        return report
+    return replace(
+        report,
         slowest=slowest,
-        ratio=own_s[slowest] / others_s if slowest is not None and others_s else None,
         during=_during(through, slowest),
         differently=_differently(through, slowest),
         one_collective=_one_collective(waits.latest, slowest),
-        clock_error_s=max(errors_ns, default=0) / _NS if len(offsets) > 1 else None,
-        told_s=max(each.elapsed_s for each in times) if is_part else None,
-        took_s=took_s if is_part else None,
-        steps_s=steps_s,
     )
 
 
@@ -160,8 +143,8 @@ def _offsets(done: Mapping[int, Done]) -> Mapping[int, Offset]:
     }
     found = clock_offsets(ends)
     # One moment that they share says nothing of how far they are off.
-    unsure = any(each.error_ns is None for each in found.values())
-    return {} if unsure and not by_model else found
+    is_sure = all(each.error_ns is not None for each in found.values())
+    return found if is_sure or by_model else {}
 
 
 def _known_of_all(
@@ -205,13 +188,13 @@ def _with_ends(done: dict[int, Done], offsets: Mapping[int, Offset]) -> dict[int
     latest = {key: max(at) for key, at in came.items() if len(at) == there[key[0]]}
     found = {}
     for name, each in done.items():
-        called = sorted(row.arrived_ns for row in each.collectives)
+        called = [0, *sorted(row.arrived_ns for row in each.collectives)]
         rows = []
         for row in each.collectives:
             last_ns = latest.get(row[:3], 0) - offsets[name].ns
             end_ns = max(last_ns, row.arrived_ns)
             before = bisect_left(called, end_ns) - 1
-            arrived_ns = max(row.arrived_ns, called[before] if before >= 0 else 0)
+            arrived_ns = max(row.arrived_ns, called[max(before, 0)])
             rows.append(row._replace(arrived_ns=arrived_ns, ended_ns=end_ns))
         found[name] = replace(each, collectives=tuple(rows))
     return found
@@ -220,43 +203,34 @@ def _with_ends(done: dict[int, Done], offsets: Mapping[int, Offset]) -> dict[int
 # ------------------------------------------------------------------- who stands out
 
 
-def _standing_out(
-    own_s: Mapping[int, float], blamed_s: Mapping[int, float]
-) -> int | None:
-    """The slowest, if that is more than what a host does beside.
+def _is_noise(slowest: int, report: RanksReport, done: Mapping[int, Done]) -> bool:
+    """Whether it takes no longer than what a host does beside; a model has none.
 
     Where nobody has waited for it, there is nothing to be won yet: it takes more.
     """
-    slowest = slowest_of(own_s, blamed_s)
-    if slowest is None:
-        return None
-    others = median(own for name, own in own_s.items() if name != slowest)
-    least_s = _LEAST_S if blamed_s[slowest] >= _LEAST_S else _LEAST_UNWAITED_S
-    return slowest if own_s[slowest] - others >= least_s else None
+    if all(each.by_model for each in done.values()):
+        return False
+    slow = next(each for each in report.times if each.name == slowest)
+    others_s = median(each.own_s for each in report.times if each is not slow)
+    has_cost = slow.blamed_s >= _LEAST_S
+    least_s = _LEAST_S if has_cost else _LEAST_UNWAITED_S
+    return slow.own_s - others_s < least_s
 
 
-def _during(done: Mapping[int, Done], slowest: int | None) -> str | None:
-    """The part of a step in which it spends most of what it spends more."""
-    if slowest is None:
-        return None
+def _during(done: Mapping[int, Done], slowest: int) -> str:
+    """The part of a step in which it spends most of what it spends more, if any."""
     others = [each.phases for name, each in done.items() if name != slowest]
-    more = {
+    more_s = {
         phase: seconds - median(each.get(phase, 0.0) for each in others)
         for phase, seconds in done[slowest].phases.items()
     }
-    all_of_it = sum(each for each in more.values() if each > 0)
-    phase = max(more, key=lambda each: more[each], default=None)
-    if phase is None or more[phase] < _PART_OF_IT * all_of_it or all_of_it <= 0:
-        return None
-    return phase
+    most_s = _PART_OF_IT * sum(each for each in more_s.values() if each > 0)
+    longest = max(more_s, key=lambda each: more_s[each], default="")
+    return longest if more_s.get(longest, 0.0) >= most_s > 0 else ""
 
 
-def _differently(
-    done: Mapping[int, Done], slowest: int | None
-) -> tuple[tuple[str, str], ...]:
+def _differently(done: Mapping[int, Done], slowest: int) -> tuple[tuple[str, str], ...]:
     """What its timing found, and that of fewer than half of the others."""
-    if slowest is None:
-        return ()
     others = [each.flags for name, each in done.items() if name != slowest]
     return tuple(
         (flag, text)
@@ -266,11 +240,14 @@ def _differently(
 
 
 def _one_collective(
-    latest: Mapping[tuple[Hashable, Hashable], Latest[int]], slowest: int | None
-) -> int | None:
-    """The place of the one before which it was late, if it was before one alone."""
-    late_ns = [each.apart_ns if each.rank == slowest else 0 for each in latest.values()]
-    if slowest is None or len(late_ns) < 2 or not any(late_ns):
-        return None
-    longest = max(late_ns)
-    return late_ns.index(longest) if longest >= _ALONE * sum(late_ns) else None
+    latest: Mapping[tuple[Hashable, Hashable], Latest[int]], slowest: int
+) -> int:
+    """Which one it was late to, if to one alone; 0 for several or none."""
+    late_ns = {
+        number: each.apart_ns
+        for number, each in enumerate(latest.values(), start=1)
+        if each.rank == slowest
+    }
+    least_ns = _ALONE * sum(late_ns.values())
+    alone = [number for number, its in late_ns.items() if its >= least_ns]
+    return next((each for each in alone if len(latest) > 1), 0)

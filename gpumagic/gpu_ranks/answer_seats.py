@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gpumagic.drawing import (
     Badge,
     Column,
     Drawing,
-    Grid,
     Note,
     Paragraph,
     Property,
@@ -21,9 +20,9 @@ from gpumagic.drawing import (
 )
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_ranks import unfinished as words
-from gpumagic.gpu_ranks.answers import DOCTOR, Seat, Unfinished, each_once
+from gpumagic.gpu_ranks.answers import DOCTOR, Seat, Unfinished, each_once, label_of
 from gpumagic.report.record import Record, Report
-from gpumagic.report.units import UNKNOWN, count_text
+from gpumagic.report.units import count_text, listed
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -39,6 +38,7 @@ _HOW = (
 _SELECT = "`%gpu_ranks select` gives each a GPU of its own"
 _NETWORK = "GLOO_SOCKET_IFNAME=eth0 in what starts the engines names gloo's network"
 _RESTART = f"restart the engines, then {_SELECT}"
+_CONFIRMED, _PREDICTED = Badge("confirmed", "ok"), Badge("predicted", "note")
 
 
 class Misplaced(enum.Enum):
@@ -84,14 +84,12 @@ class SeatsReport(Report):
     seats: tuple[Seat, ...]  # in order of their names
     findings: tuple[SeatFinding, ...] = ()  # what is wrong with that, the gravest first
     unfinished: tuple[Unfinished, ...] = ()  # those that did not answer
-    backend: str | None = None  # of the group, "nccl" or "gloo"; None without one
+    backend: str = ""  # of the group, "nccl" or "gloo"; empty without one
     chosen: bool = False  # whether these seats have just been chosen
 
     def drawing(self) -> Drawing:
         """What is wrong first; else where all sit."""
-        simulated = bool(self.seats) and all(each.simulated for each in self.seats)
-        label = "simulated" if simulated else ""
-        return Drawing(headline(self), one_screen(_parts(self)), label)
+        return Drawing(headline(self), one_screen(_parts(self)), label_of(self.seats))
 
 
 # ------------------------------------------------------------------------ verdict
@@ -104,8 +102,7 @@ def headline(report: SeatsReport) -> str:
         return _unanswered(report, names)
     if report.findings:
         return _finding_text(report.findings[0], names)
-    hosts = sorted({each.host for each in seats})
-    on = hosts[0] if len(hosts) == 1 else count_text(len(hosts), "host")
+    hosts = count_text(len({each.host for each in seats}), "host")
     sits = f", each on a GPU of its own ({_certainty(seats)})"
     if not any(each.gpu for each in seats):
         sits = ", without a GPU"
@@ -113,7 +110,7 @@ def headline(report: SeatsReport) -> str:
         sits = f": local rank k takes GPU k ({_certainty(seats)})"
     elif any(each.simulated for each in seats):
         sits = ", each on a simulated GPU of its own"
-    return f"{count_text(len(seats), names.noun)} on {on}{sits}"
+    return f"{count_text(len(seats), names.noun)} on {hosts}{sits}"
 
 
 def _unanswered(report: SeatsReport, names: Names) -> str:
@@ -122,8 +119,7 @@ def _unanswered(report: SeatsReport, names: Names) -> str:
         return f"nothing was changed: {why}"
     here = {each.name for each in report.seats}
     there = len(here | {each.name for each in report.unfinished})
-    answer = words.verb([*here], "answers", "answer")
-    return f"{len(here):,} of {count_text(there, names.noun)} {answer}; {why}"
+    return f"{len(here):,} of {count_text(there, names.noun)} answered; {why}"
 
 
 def _certainty(seats: Sequence[Seat]) -> str:
@@ -142,12 +138,11 @@ def seats_of(read: Iterable[Answer]) -> SeatsReport:
     """Where ranks sit, and what is wrong with it."""
     read = each_once(read)
     found = sorted((e for e in read if isinstance(e, Seat)), key=lambda each: each.name)
-    backends = Counter(each.backend for each in found if each.backend).most_common(1)
     return SeatsReport(
         tuple(found),
         tuple(_findings(found)),
         words.unfinished_of(each for each in read if not isinstance(each, Seat)),
-        backend=backends[0][0] if backends else None,
+        backend=next((each.backend for each in found if each.backend), ""),
     )
 
 
@@ -155,7 +150,7 @@ def _findings(found: Sequence[Seat]) -> Iterator[SeatFinding]:
     """What is wrong, the gravest first."""
     on: dict[tuple[str, str], list[Seat]] = defaultdict(list)
     for each in found:
-        if each.gpu is not None:
+        if each.gpu:
             on[each.host, each.gpu].append(each)
     for (host, _), its in on.items():
         if len(its) > 1:
@@ -165,14 +160,12 @@ def _findings(found: Sequence[Seat]) -> Iterator[SeatFinding]:
     for (host, gpu), its in on.items():
         guests = [e.name for e in found if gpu in e.also_on and e.host == host]
         if guests:
-            has = words.verb(guests, "holds", "hold")
-            what = f"{has} memory on GPU {its[0].gpu_number} of {host}, "
+            what = f"put memory on GPU {its[0].gpu_number} of {host}, "
             what += f"which is that of rank {its[0].name}"
             yield SeatFinding(Misplaced.ON_GPU_0, tuple(guests), what)
-    without = tuple(each.name for each in found if each.gpu is None)
+    without = tuple(each.name for each in found if not each.gpu)
     if 0 < len(without) < len(found):
-        what = f"{words.verb(without, 'has', 'have')} no GPU"
-        yield SeatFinding(Misplaced.NO_GPU, without, what)
+        yield SeatFinding(Misplaced.NO_GPU, without, "found no GPU")
 
 
 # ------------------------------------------------------------------------- screen
@@ -181,18 +174,13 @@ def _findings(found: Sequence[Seat]) -> Iterator[SeatFinding]:
 def _parts(report: SeatsReport) -> Iterator[Part]:
     """Ranks, those that something is wrong with first, then what to type."""
     names, seats = words.Names(report.seats), report.seats
-    models = {each.gpu_name for each in seats if each.gpu_name}
-    gpus = f", on {models.pop()}" if len(models) == 1 else ""
-    group = f"; their group is over {report.backend}" if report.backend else ""
-    caption = f"Who sits where{gpus}{group}"
     if seats:
-        yield replace(_by_rank(report, names), caption=caption)
+        models = sorted({each.gpu_name for each in seats if each.gpu_name})
+        caption = ", on ".join(filter(None, ("Who sits where", listed(models))))
+        over = report.backend and f"their group is over {report.backend}"
+        yield _by_rank(report, names, "; ".join(filter(None, (caption, over))))
     yield from _notes(report, names)
-    facts = (
-        ("group", f"over {report.backend}" if report.backend else "none that is known"),
-        ("certain", _certainty(seats) if seats else UNKNOWN),
-    )
-    yield how_measured(Grid("", facts), Paragraph(_HOW))
+    yield how_measured(Paragraph(_HOW))
 
 
 def _notes(report: SeatsReport, names: Names) -> Iterator[Part]:
@@ -226,7 +214,18 @@ def _column(heading: str, name: str, *, number: bool = False) -> Property:
     return Property(Column(heading, number=number), told)
 
 
-def _by_rank(report: SeatsReport, names: Names) -> Table:
+def _by_rank(report: SeatsReport, names: Names, caption: str) -> Table:
+    # Of what is wrong with a rank the gravest, which comes first, counts.
+    wrong = {rank: e.kind for e in reversed(report.findings) for rank in e.ranks}
+
+    def badge(seat: Seat) -> Badge:
+        if seat.name in wrong:
+            kind = wrong[seat.name]
+            return Badge(kind.value, _SAID[kind][0])
+        if not seat.gpu:
+            return Badge("without a GPU", "unknown")
+        return _CONFIRMED if seat.confirmed else _PREDICTED
+
     columns = [_column(names.noun.capitalize(), "name")]
     # Engines, as `--on` names them, may have other numbers than their ranks.
     if any(each.engine not in {None, each.name} for each in report.seats):
@@ -236,23 +235,10 @@ def _by_rank(report: SeatsReport, names: Names) -> Table:
     columns += (
         _column("Local rank", "local_rank", number=True),
         _column("GPU", "gpu_number"),
-        Property(Column("Is"), lambda each: _badge(each, report)),
+        Property(Column("Is"), badge),
     )
-    rows = sorted(report.seats, key=lambda each: _wrong(each, report) is None)
-    return Table.of("", columns, rows, name="ranks")
-
-
-def _wrong(seat: Seat, report: SeatsReport) -> Misplaced | None:
-    """The gravest of what is wrong with one rank."""
-    return next((e.kind for e in report.findings if seat.name in e.ranks), None)
-
-
-def _badge(seat: Seat, report: SeatsReport) -> Badge:
-    if wrong := _wrong(seat, report):
-        return Badge(wrong.value, _SAID[wrong][0])
-    if seat.gpu is None:
-        return Badge("without a GPU", "unknown")
-    return Badge("confirmed", "ok") if seat.confirmed else Badge("predicted", "note")
+    rows = sorted(report.seats, key=lambda each: each.name not in wrong)
+    return Table.of(caption, columns, rows, name="ranks")
 
 
 # ---------------------------------------------------------- who is to have which GPU

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
@@ -29,6 +30,7 @@ from gpumagic.gpu_ranks.answers import (
     RankMemory,
     Seat,
     Unfinished,
+    label_of,
 )
 from gpumagic.report.record import Record, Report
 from gpumagic.report.units import (
@@ -47,12 +49,13 @@ if TYPE_CHECKING:
 
 _BARS = 4  # in sight
 _MUCH_WAITING = 0.05  # of the time of all
+_LEAST_S = 1e-9  # of own work: no clock tells less
 
 _PROFILE = f"{LOAD} `%%px` above `%%cuda_sync_time --profile` tells its kernels"
 _PARTS = "`watch(profile=True)` tells in which part of a step"
 _LINES = (
-    "a slower GPU: `nvidia-smi -q -d PERFORMANCE` on its host; slower code: "
-    f"{LOAD} `%%cuda_sync_time --lines` below `%%gpu_ranks`"
+    f"{LOAD} `%%cuda_sync_time --lines` below `%%gpu_ranks` times its lines; of a "
+    "slower GPU `nvidia-smi -q -d PERFORMANCE` on its host names the reason"
 )
 _ONCE_MORE = "run the cell once more for the time without it"
 _FLAG_HINTS = {
@@ -96,14 +99,12 @@ class RanksReport(Report):
     matched: int = 0  # how many collectives were found on all ranks of their groups
     unmatched: int = 0  # how many were not
     slowest: int | None = None  # whose own work took longest; None if none stands out
-    ratio: float | None = None  # its own work over that in the median
-    during: str | None = None  # where it lies: "forward", "input", ...; None if unknown
-    one_collective: int | None = None  # the one that all of it comes before
+    during: str = ""  # where that lies: "forward", "input", ...; empty if unknown
+    one_collective: int = 0  # before which of them all of it lies, counted from 1
     clock_error_s: float | None = None  # of the common clock; None without one
     told_by: str = ""  # what has told of collectives: "flight recorder", ...
     moves_known: bool = True  # how long data moved; else that is part of own work
-    told_s: float | None = None  # the part that is known; None for all, 0 for nothing
-    took_s: float | None = None  # how long it took altogether, where that is a part
+    took_s: float = 0.0  # how long it took altogether; times may be of a part of it
     waiting: tuple[Waiting, ...] = ()  # where a collective was still open at the end
     steps_s: tuple[tuple[int, tuple[float, ...]], ...] = ()  # of each step, by rank
     # what the timing of the slowest rank alone found: in a word, and in a sentence
@@ -114,9 +115,7 @@ class RanksReport(Report):
 
     def drawing(self) -> Any:
         """What was asked decides what is told first."""
-        simulated = bool(self.seats) and all(each.simulated for each in self.seats)
-        label = "simulated" if simulated else ""
-        return Drawing(headline(self), one_screen(_parts(self)), label)
+        return Drawing(headline(self), one_screen(_parts(self)), label_of(self.seats))
 
     @property
     def of_memory(self) -> bool:
@@ -137,7 +136,7 @@ class RanksReport(Report):
     def waiting_share(self) -> float:
         """Which part of the time of all was waiting."""
         all_s = sum(each.elapsed_s for each in self.times)
-        return sum(each.waits_s for each in self.times) / all_s if all_s > 0 else 0.0
+        return sum(each.waits_s for each in self.times) / (all_s or 1.0)
 
     @property
     def in_script(self) -> bool:
@@ -154,49 +153,49 @@ def headline(report: RanksReport) -> str:
     names = words.Names(report.seats)
     if report.unfinished:
         finished = report.ranks - len({each.name for each in report.unfinished})
-        some = f"{finished:,}" if finished > 0 else "none"
-        of_all = f"{some} of {count_text(report.ranks, names.noun)} finished"
-        return f"{of_all}; {words.unfinished_text(report.unfinished, names)}"
+        some = f"{max(finished, 0) or 'none'} of {count_text(report.ranks, names.noun)}"
+        return f"{some} finished; {words.unfinished_text(report.unfinished, names)}"
     if report.of_memory:
         return memory_text(report, names)
     return _times_text(report, names)
 
 
 def _times_text(report: RanksReport, names: Names) -> str:
-    if report.told_s == 0:
+    if not report.times and report.took_s:
         return "no time is known of all ranks at once, so nothing tells who was slow"
     if not report.times:
         return f"no {names.noun} has told its time"
-    told = seconds_text(report.elapsed_s)
-    if report.took_s is not None and seconds_text(report.took_s) != told:
-        told = f"{told} known of {seconds_text(report.took_s)}"
+    told, took = seconds_text(report.elapsed_s), seconds_text(report.took_s)
+    told = told if took == told else f"{told} known of {took}"
     if report.ranks == 1:
         return f"{told} on one {names.noun}"
-    if report.slow is None and not report.matched:
+    if not report.slow and not report.matched:
         return f"{told} on {report.ranks:,} {names.noun}s; {_unmatched(report)}"
     return f"{told}; {_who_is_slow(report, names)}"
 
 
 def _who_is_slow(report: RanksReport, names: Names) -> str:
-    slow, several = report.slow, report.ranks > 2
-    if slow is None:
+    slow = report.slow
+    if not slow:
         own_s = [each.own_s for each in report.times]
         own = range_text(seconds_text(min(own_s)), seconds_text(max(own_s)))
         waiting = f"{share_text(report.waiting_share)} of the time was waiting"
         return f"no {names.noun} stands out: own work took {own}, {waiting}"
-    than = "the median" if several else "as long as the other"
-    ratio = "longest" if report.ratio is None else f"{ratio_text(report.ratio)} {than}"
+    others_s = [each.own_s for each in report.times if each is not slow]
+    ratio = ratio_text(slow.own_s / max(median(others_s), _LEAST_S))
+    than, others = ("as long as the other", "other")
+    if len(report.times) > 2:
+        than, others = "the median", "others"
     where = ""
     if report.during:
         where = f", {view_shares.IN.get(report.during, f'in {report.during}')}"
-    elif report.one_collective is not None:
-        where = f", all before collective {report.one_collective + 1:,}"
-    said = f"{names.at(slow.name)} took {ratio} for its own work{where}"
+    elif report.one_collective:
+        where = f", all before collective {report.one_collective:,}"
+    said = f"{names.at(slow.name)} took {ratio} {than} for its own work{where}"
     if not slow.blamed_s:
         return f"{said}; nobody waited for it"
-    blamed, others = seconds_text(slow.blamed_s), "others" if several else "other"
     share = share_text(slow.blamed_s / report.elapsed_s)
-    return f"{said}; the {others} waited {blamed} for it ({share})"
+    return f"{said}; the {others} waited {seconds_text(slow.blamed_s)} for it ({share})"
 
 
 def _unmatched(report: RanksReport) -> str:
@@ -230,16 +229,14 @@ def _parts(report: RanksReport) -> Iterator[Part]:
 def _times(report: RanksReport, names: Names) -> Iterator[Part]:
     """Ranks as bars; the odd ones in figures, and all others together."""
     shown = view_shares.in_sight(report.times, report.slow, _BARS)
-    some = f"{len(shown)} of {len(report.times):,} ranks: "
-    which = some if len(shown) < len(report.times) else "Each rank: "
+    which = f"{len(shown)} of {count_text(len(report.times), names.noun)}"
     named = ((names.one(each.name), each, each.elapsed_s) for each in shown)
-    caption = f"{which}what it worked, and how it waited"
+    caption = f"{which}: what it worked, and how it waited"
     yield view_shares.bars(caption, named, "own work")
     rows = view_shares.odd_rows(
         report.times, report.slow, lambda each: names.at(each.name)
     )
-    partial = " (of those that finished)" if report.unfinished else ""
-    caption = f"What each did with its time{partial}"
+    caption = "What each did with its time"
     yield view_shares.table(caption, rows, moves_known=report.moves_known)
 
 
@@ -258,17 +255,14 @@ def _unfinished_notes(report: RanksReport, names: Names) -> Iterator[Note]:
         in_script=report.in_script,
         restart=report.restart,
     )
-    said = ""
-    if report.of_memory:
-        said = memory_text(report, names) if report.memory else ""
-    elif report.slow is not None:
-        said = _who_is_slow(report, names)
-    if said:
-        yield Note("note", f"of those that finished: {said}")
+    if report.of_memory and report.memory:
+        yield Note("note", f"of those that finished: {memory_text(report, names)}")
+    elif report.slow:
+        yield Note("note", f"of those that finished: {_who_is_slow(report, names)}")
 
 
 def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
-    if report.told_s == 0:
+    if report.took_s and not report.times:
         text = "recorders keep only so many calls, of each rank those of another time"
         yield Note("warning", text, "TORCH_FR_BUFFER_SIZE=20000 keeps more")
     yield from _advice(report, names)
@@ -277,7 +271,8 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
     if not report.unfinished and 9 * report.unmatched > report.matched > 0:
         text = f"{report.unmatched:,} collectives tell nothing of waits"
         yield Note("note", text, "they are not on all ranks of their group")
-    if report.told_by == RECORDER and not report.matched and report.in_script:
+    is_untold = report.told_by == RECORDER and not report.matched
+    if is_untold and report.in_script and report.ranks > 1:
         text = "what one rank sends another is not recorded"
         hint = "`watch(profile=True)` tells how long each rank was in it"
         yield Note("note", text, hint)
@@ -286,7 +281,7 @@ def _notes(report: RanksReport, names: Names) -> Iterator[Note]:
 def _advice(report: RanksReport, names: Names) -> Iterator[Note]:
     """What to look at on the slow rank."""
     slow = report.slow
-    if slow is None:
+    if not slow:
         if not report.unfinished and report.waiting_share > _MUCH_WAITING:
             yield Note("note", view_shares.IN_TURN, view_shares.HINT_IN_TURN)
         return
@@ -299,7 +294,7 @@ def _advice(report: RanksReport, names: Names) -> Iterator[Note]:
     hint = _PARTS if report.in_script else _LINES
     if report.during:
         hint = view_shares.HINTS.get(report.during, _PROFILE)
-    elif report.one_collective is not None:
+    elif report.one_collective:
         hint = "look for an `if rank == ...`: saving, logging, evaluating on one rank"
     text = f"{who} came last to {slow.last:,} of {report.matched:,} collectives"
     yield Note("warning", text, hint)
@@ -317,20 +312,15 @@ def _every_rank(report: RanksReport, names: Names) -> Table:
 
 
 def _how(report: RanksReport, names: Names) -> Part:
-    clock = "each rank has its own"
-    if report.clock_error_s is not None:
-        off = seconds_text(report.clock_error_s)
-        clock = (
-            f"put together to within {off}" if report.clock_error_s else "one for all"
-        )
     both = report.matched + report.unmatched
     facts = (
         (f"{names.noun}s", f"{report.ranks:,}"),
-        ("collectives matched", f"{report.matched:,} of {both:,}" if both else ""),
-        ("clock", clock),
+        ("collectives matched", f"{report.matched:,} of {both:,}"),
+        ("clocks agree to within", seconds_text(report.clock_error_s)),
         ("told by", report.told_by),
     )
     said = [view_shares.WAITS, view_shares.OWN_WORK, view_shares.BLAMED, _HOW]
-    said += [] if report.moves_known else [_MOVES_UNKNOWN]
+    if not report.moves_known:
+        said.append(_MOVES_UNKNOWN)
     grid = Grid("", tuple(each for each in facts if each[1]))
     return how_measured(grid, Paragraph(" ".join(said)))

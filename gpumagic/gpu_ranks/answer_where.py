@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.drawing import (
     Column,
@@ -18,10 +18,12 @@ from gpumagic.drawing import (
     one_screen,
 )
 from gpumagic.gpu_ranks.answers import (
+    CELL_END,
     EVERYBODYS,
     Alive,
     Call,
     Done,
+    Flight,
     Seat,
     Unfinished,
     each_once,
@@ -36,7 +38,6 @@ from gpumagic.gpu_ranks.unfinished import (
     unfinished_text,
     verb,
 )
-from gpumagic.report.places import CodeLine
 from gpumagic.report.record import Record, Report
 from gpumagic.report.units import count_text, seconds_text
 
@@ -47,11 +48,15 @@ if TYPE_CHECKING:
     from gpumagic.drawing.progress import Place
     from gpumagic.gpu_ranks.answers import Answer
     from gpumagic.gpu_ranks.engines import Asked
+    from gpumagic.report.places import CodeLine
 
-_CELL_END = "the end of the cell"  # where a rank is that has come to it
-_ENDED, _WORKS = "has ended", "at work"
 HANG_S = 5.0  # how long a collective may stay open until the panel tells
 _BEGINS_AFTER_S, _S_BETWEEN = 1.0, 0.25  # of the panel
+_GO_ON = Note(
+    "problem",
+    "nobody goes on until all have called it",
+    "Ctrl-C once, then `%gpu_ranks group`",
+)
 _HOW = (
     "Ranks told it while they ran, by torch's flight recorder where there is one; "
     "nothing was stopped. A rank can be silent while one long call keeps Python's lock."
@@ -62,21 +67,13 @@ _HOW = (
 class Waiting(Record):
     """A collective that some ranks have called and others have not."""
 
-    collective: str | None  # "all_reduce", ...
+    collective: str  # "all_reduce", ...
     number: int  # its place in the order of its group
     waiting: tuple[int, ...]  # which ranks wait in it
-    waited_s: float | None  # for how long, the longest
+    waited_s: float  # for how long, the longest; 0 if unknown
     missing: tuple[int, ...]  # which ranks have not called it
     lines: tuple[tuple[int, CodeLine], ...] = ()  # where these are, as far as known
-    mismatch: str | None = None  # as in "rank 2 calls broadcast"; None if calls agree
-
-
-class RankIs(NamedTuple):
-    """Where one rank is."""
-
-    name: int
-    doing: str  # "works", "in recv", "has ended"
-    at: str = ""  # the line
+    mismatch: str = ""  # as in "rank 2 calls broadcast"; empty if calls agree
 
 
 @dataclass(frozen=True)
@@ -84,10 +81,10 @@ class WhereReport(Report):
     """Who waits for whom just now."""
 
     waiting: tuple[Waiting, ...]  # open collectives, the longest wait first
-    ranks: tuple[RankIs, ...] = ()  # where each is
-    seats: tuple[Seat, ...] = ()  # where they sit
+    alive: tuple[Alive, ...] = ()  # ranks that run
+    ended: tuple[int, ...] = ()  # those that have come to the end of the cell
+    seats: tuple[Seat, ...] = ()  # where these sit
     unfinished: tuple[Unfinished, ...] = ()  # ranks that do not answer
-    recorded: bool = True  # whether it is known which collectives are open
 
     def drawing(self) -> Any:
         """The longest wait, where each rank is, and what to do."""
@@ -104,17 +101,16 @@ def headline(report: WhereReport) -> str:
         return waiting_text(report.waiting[0], names)
     if report.unfinished:
         return unfinished_text(report.unfinished, names)
-    doing = Counter(each.doing for each in report.ranks if each.doing != _ENDED)
-    if not doing:
+    if not report.alive:
         return "nothing runs on the engines"
-    known = "no collective is open" if report.recorded else "no flight recorder here"
-    told = (f"{count:,} {clean(each)}" for each, count in doing.most_common())
-    return f"{known}: {', '.join(told)}"
+    recorded = any(each.flight for each in report.alive)
+    known = "no collective is open" if recorded else "no flight recorder here"
+    doing = Counter(each.doing for each in report.alive).most_common()
+    return f"{known}: {', '.join(f'{count:,} {clean(its)}' for its, count in doing)}"
 
 
-def waiting_text(waiting: Waiting, names: Names | None = None) -> str:
+def waiting_text(waiting: Waiting, names: Names) -> str:
     """Who waits in what, who has not come, and where that one is."""
-    names = names or Names()
     since = verb(waiting.waiting, "waits", "wait")
     if waiting.waited_s:
         has = verb(waiting.waiting, "has", "have")
@@ -131,40 +127,23 @@ def waiting_text(waiting: Waiting, names: Names | None = None) -> str:
 
 
 def _called(waiting: Waiting) -> str:
-    return f"{clean(waiting.collective or 'a collective')} no. {waiting.number:,}"
+    return f"{clean(waiting.collective)} no. {waiting.number:,}"
 
 
 def where_of(read: Sequence[Answer]) -> WhereReport:
     """Which ranks have called which collective, and who has not."""
     read = sorted(each_once(read), key=lambda each: each.name)
-    alive = [each for each in read if isinstance(each, Alive)]
+    alive = tuple(each for each in read if isinstance(each, Alive))
+    done = [each for each in read if isinstance(each, Done)]
     return WhereReport(
-        waiting=open_calls(read) if alive else (),
-        ranks=tuple(map(_is, read)),
-        seats=tuple(each.seat for each in read if isinstance(each, Done)),
+        tuple(
+            sorted(open_calls(read) if alive else (), key=lambda each: -each.waited_s)
+        ),
+        alive=alive,
+        ended=tuple(each.name for each in done if not each.error),
+        seats=tuple(each.seat for each in done),
         unfinished=unfinished_of(e for e in read if not isinstance(e, Alive)),
-        recorded=any(each.flight for each in alive),
     )
-
-
-def _is(answer: Answer) -> RankIs:
-    line, doing = _line(answer), _ENDED
-    if isinstance(answer, Alive):
-        doing = f"in {answer.inside}" if answer.inside else _WORKS
-    return RankIs(answer.name, doing, "" if line is None else line.where)
-
-
-def hanging(where: WhereReport, hang_s: float) -> list[Waiting]:
-    """Collectives that have long been open, the longest first."""
-    found = [each for each in where.waiting if (each.waited_s or 0.0) >= hang_s]
-    return sorted(found, key=lambda each: -(each.waited_s or 0.0))
-
-
-def _line(answer: Answer) -> CodeLine | None:
-    """Where a rank is; one that failed, where it was."""
-    if isinstance(answer, Done):
-        return answer.error_line or CodeLine(_CELL_END)
-    return answer.line if isinstance(answer, Alive | Unfinished) else None
 
 
 def open_calls(read: Sequence[Answer]) -> tuple[Waiting, ...]:
@@ -172,18 +151,19 @@ def open_calls(read: Sequence[Answer]) -> tuple[Waiting, ...]:
     reached: dict[str, dict[int, int]] = defaultdict(dict)
     calls: dict[tuple[str, int], dict[int, Call]] = defaultdict(dict)
     under_way: dict[str, dict[int, int]] = defaultdict(dict)
+    nowhere = Flight()
     for each in read:
-        flight = each.flight if isinstance(each, Alive | Done) else None
-        for call in (*flight.last, *flight.under_way) if flight else ():
+        flight = getattr(each, "flight", None) or nowhere
+        for call in (*flight.last, *flight.under_way):
             its = reached[call.group]
             its[each.name] = max(its.get(each.name, -1), call.number)
             calls[call.group, call.number][each.name] = call
-        for call in flight.under_way if flight else ():
+        for call in flight.under_way:
             under_way[call.group][each.name] = call.number
     if EVERYBODYS in reached:  # also who has called nothing yet, or has died, is in it
         reached[EVERYBODYS] = {each.name: -1 for each in read} | reached[EVERYBODYS]
-    stuck_s = {e.name: e.stuck_s or 0.0 for e in read if isinstance(e, Alive)}
-    lines = {each.name: line for each in read if (line := _line(each)) is not None}
+    stuck_s = {each.name: each.stuck_s for each in read if isinstance(each, Alive)}
+    lines = {e.name: e.line for e in read if not isinstance(e, Seat) and e.line}
     found = []
     for group, its in under_way.items():
         number = max(its.values())
@@ -194,11 +174,11 @@ def open_calls(read: Sequence[Answer]) -> tuple[Waiting, ...]:
         if missing or mismatch:
             found.append(
                 Waiting(
-                    _most_common(e.name for e in called.values() if e.name) or None,
+                    _most_common(e.name for e in called.values() if e.name)
+                    or "a collective",
                     number,
                     tuple(waiting),
-                    max((stuck_s.get(each, 0.0) for each in waiting), default=0)
-                    or None,
+                    max((stuck_s.get(each, 0.0) for each in waiting), default=0.0),
                     tuple(missing),
                     tuple((name, lines[name]) for name in missing if name in lines),
                     mismatch,
@@ -207,8 +187,8 @@ def open_calls(read: Sequence[Answer]) -> tuple[Waiting, ...]:
     return tuple(found)
 
 
-def _mismatch(calls: Mapping[int, Call]) -> str | None:
-    """How the calls of one number differ."""
+def _mismatch(calls: Mapping[int, Call]) -> str:
+    """How the calls of one number differ; empty if they do not."""
     for what, does in (("name", "calls"), ("sizes", "sends")):
         every = {name: getattr(call, what) for name, call in sorted(calls.items())}
         said = {name: each for name, each in every.items() if each}
@@ -216,7 +196,7 @@ def _mismatch(calls: Mapping[int, Call]) -> str | None:
         odd = [name for name, each in said.items() if each != usual]
         if odd:
             return f"rank {odd[0]} {does} {said[odd[0]]}, the others {usual}"
-    return None
+    return ""
 
 
 def _most_common(things: Iterable[str]) -> str:
@@ -240,25 +220,26 @@ def _notes(report: WhereReport, names: Names) -> Iterator[Note]:
         text = "all ranks have to call the same, in one order, with one size"
         yield Note("problem", text, "look for an `if rank == ...` round a collective")
     elif report.waiting:
-        hint = "Ctrl-C once, then `%gpu_ranks group`"
-        yield Note("problem", "nobody goes on until all have called it", hint)
+        yield _GO_ON
     for each in report.waiting[1:]:
         yield Note("problem", waiting_text(each, names))
     if report.waiting and report.unfinished:
         yield Note("warning", unfinished_text(report.unfinished, names))
-    if not report.unfinished and all(each.doing == _ENDED for each in report.ranks):
+    if not report.unfinished and not report.alive:
         hint = "`%%gpu_ranks` above a cell runs it on all"
         yield Note("note", "only what was begun by `%%gpu_ranks` can be asked", hint)
 
 
 def where_table(report: WhereReport) -> Table:
     """Ranks that are at the same place in one row."""
-    doing = {each.name: each.doing for each in report.ranks}
-    places = {each.name: each.at for each in report.ranks}
+    doing = dict.fromkeys(report.ended, "has ended")
+    doing |= {each.name: each.doing for each in report.alive}
     for each in report.waiting:
         doing |= dict.fromkeys(each.waiting, f"waits in {_called(each)}")
-        places |= {name: line_text(line) for name, line in each.lines}
     doing |= {each.name: WHY[each.why][0] for each in report.unfinished}
+    every: list[Alive | Unfinished] = [*report.alive, *report.unfinished]
+    places = dict.fromkeys(report.ended, CELL_END)
+    places |= {each.name: line_text(each.line) for each in every if each.line}
     alike: dict[tuple[str, str], list[int]] = defaultdict(list)
     for name, its in sorted(doing.items()):
         alike[its, places.get(name, "")].append(name)
@@ -294,8 +275,10 @@ class Panel:
         where = where_of([e for e in said if getattr(e, "why", "") != "silent"])
         engines = f"{len(asked.running)} of {count_text(len(asked.results), 'engine')}"
         title = f"{engines} run since {seconds_text(now_s - self._began_s)}"
-        if waiting := hanging(where, HANG_S):
-            title = waiting_text(waiting[0])
+        notes: list[Note] = []
+        if where.waiting and where.waiting[0].waited_s >= HANG_S:
+            title = waiting_text(where.waiting[0], Names())
+            notes.append(_GO_ON)
         failed = [e for e in where.unfinished if e.why in {"raised", "lost", "died"}]
         if any(each.why != "lost" for each in failed):
             title = f"{unfinished_text(failed, Names())}; {title}"
@@ -305,4 +288,4 @@ class Panel:
         if deaf:
             who = f"{Names().several(deaf)} {verb(deaf, 'does', 'do')}"
             title = f"{who} not hear Ctrl-C: press it again to stop waiting"
-        return Drawing(title, (where_table(where),))
+        return Drawing(title, (where_table(where), *notes))

@@ -12,11 +12,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from gpumagic.report.collectives import Part
-from gpumagic.report.places import CodeLine  # noqa: TC001 -- `read` looks it up
+from gpumagic.report.places import CodeLine
 from gpumagic.report.record import Garbage, Record, read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 MIME = "application/vnd.gpumagic.rank+json"  # no front end shows it
 VERSION = 3
@@ -27,6 +27,7 @@ MOST, MOST_IN_ALL = 20_000, 200_000
 _UNTRUE = (TypeError, ValueError, OverflowError, RecursionError)
 
 EVERYBODYS = "0"  # what torch calls the group that all ranks are in
+CELL_END = "the end of the cell"
 RECORDER = "flight recorder"  # what tells of collectives without any profile
 # Engines have no magics of ours until they are told to.
 LOAD = "`%px %load_ext gpumagic` once, then"
@@ -43,29 +44,27 @@ class Seat(Record):
     host: str = "?"  # the machine, by name
     pid: int = 0
     local_rank: int | None = None  # its number on its host, as its launcher says
-    gpu: str | None = None  # the UUID of its current device; None for none
-    gpu_name: str | None = None
+    gpu: str = ""  # the UUID of its current device; empty for none
+    gpu_name: str = ""
     gpu_number: int | None = None  # as nvidia-smi numbers it on its host
     confirmed: bool = False  # whether the driver says so; else it is a prediction
     also_on: tuple[str, ...] = ()  # UUIDs of other GPUs on which it holds memory
     simulated: bool = False  # whether its GPU is a simulated one
-    backend: str | None = None  # of its group, "nccl" or "gloo"; None without one
-    machine: str | None = None  # tells apart those of one name; None if unknown
+    backend: str = ""  # of its group, "nccl" or "gloo"; empty without one
+    machine: str = ""  # tells apart those of one name; empty if unknown
 
 
 @dataclass(frozen=True)
 class RankMemory(Record):
     """The memory of one rank's fullest device after a cell."""
 
-    name: int = 0
-    peak_bytes: int | None = None  # the most that was allocated; None if unknown
-    limit_bytes: int | None = None  # what its device has
+    peak_bytes: int  # the most that was allocated
+    limit_bytes: int  # what its device has
+    name: int = 0  # which rank
 
     @property
-    def left_bytes(self) -> int | None:
+    def left_bytes(self) -> int:
         """How far the peak stayed below the limit."""
-        if self.limit_bytes is None or self.peak_bytes is None:
-            return None
         return self.limit_bytes - self.peak_bytes
 
 
@@ -79,7 +78,7 @@ class Call(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Flight:
+class Flight(Record):
     """Where a rank is in the order of its collectives."""
 
     under_way: tuple[Call, ...] = ()
@@ -115,9 +114,9 @@ class Done:
     seat: Seat
     began_ns: int
     ended_ns: int
-    elapsed_s: float | None = None
+    elapsed_s: float = 0.0  # by its timing, also of what no trace shows; 0 if unknown
     by_model: bool = False  # whether its clock is that of a simulated machine
-    error: str | None = None
+    error: str = ""  # as in "ValueError: x"
     error_line: CodeLine | None = None
     collectives: tuple[Collective, ...] = ()
     has_ends: bool = True  # whether it is known when collectives ended
@@ -144,6 +143,16 @@ class Done:
         """Its rank, or its place where it has none."""
         return self.seat.name
 
+    @property
+    def took_s(self) -> float:
+        """How long it ran, also what is known in part."""
+        return self.elapsed_s or (self.ended_ns - self.began_ns) / 1e9
+
+    @property
+    def line(self) -> CodeLine:
+        """Where it is: where it failed, or at the end."""
+        return self.error_line or CodeLine(CELL_END)
+
     def within(self, first_ns: int, last_ns: int) -> Done:
         """What it did between two moments."""
         began_ns = min(max(self.began_ns, first_ns), self.ended_ns)
@@ -162,15 +171,20 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Alive:
+class Alive(Record):
     """What a rank says while it runs."""
 
     name: int
-    flight: Flight | None = None
+    flight: Flight | None = None  # None without a recorder
     line: CodeLine | None = None
-    inside: str | None = None  # the function of torch.distributed that it is in
-    stuck_s: float | None = None  # for how long it has been in the same collective
+    inside: str = ""  # the function of torch.distributed that it is in
+    stuck_s: float = 0.0  # for how long it has been in the same collective
     deaf: bool = False  # whether it was sent Ctrl-C, and has not come back
+
+    @property
+    def doing(self) -> str:
+        """As in "in recv", or that it does something else."""
+        return f"in {self.inside}" if self.inside else "at work"
 
 
 @dataclass(frozen=True)
@@ -183,6 +197,12 @@ class Unfinished(Record):
     why: str
     text: str = ""  # what it said last, in a line
     line: CodeLine | None = None  # where it was, where that is known
+
+
+def label_of(seats: Collection[Seat]) -> str:
+    """What a report says of itself: that its GPUs are simulated."""
+    is_simulated = seats and all(each.simulated for each in seats)
+    return "simulated" if is_simulated else ""
 
 
 Answer: TypeAlias = "Done | Alive | Seat | Unfinished"
@@ -206,21 +226,22 @@ def _read(said: object, place: int) -> Answer:
         raise Garbage(f"{told} is not {VERSION}: install the same gpumagic everywhere")
     if (nbytes := len(json.dumps(said))) > MOST_BYTES:
         raise Garbage(f"its answer has {nbytes:,} bytes")
-    if said.get("kind") == "seat":
+    kind = said.get("kind")
+    if kind == "seat":
         return _seat(said, place)
-    if said.get("kind") == "done":
+    if kind == "done":
         return read(Done, said, seat=_seat(said.get("seat"), place))
-    if said.get("kind") == "absent" and said.get("why") in {"died", "silent"}:
+    if kind == "alive":
+        return read(Alive, said, name=_seat(said, place).name, deaf=False)
+    if kind == "absent" and said.get("why") in {"died", "silent"}:
         return read(Unfinished, said)
-    if said.get("kind") == "alive":
-        rank = said.get("rank")
-        return read(Alive, said, name=rank if type(rank) is int else place, deaf=False)
-    raise Garbage(f"it sent {str(said.get('kind'))[:30]!r}")
+    raise Garbage(f"it sent {str(kind)[:30]!r}")
 
 
 def _seat(said: object, place: int) -> Seat:
-    rank = said.get("rank") if isinstance(said, dict) else None
-    return read(Seat, said or {}, name=rank if type(rank) is int else place)
+    """Where it sits; its name is its rank, if it has one."""
+    seat = read(Seat, said or {}, name=place)
+    return seat if seat.rank is None else replace(seat, name=seat.rank)
 
 
 def each_once(read: Iterable[Answer]) -> list[Answer]:

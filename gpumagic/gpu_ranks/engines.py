@@ -14,8 +14,8 @@ import signal
 import sys
 import threading
 import time
-from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError, MissingPackage
@@ -23,13 +23,15 @@ from gpumagic.gpu_ranks.answers import (
     MIME,
     VERSION,
     Alive,
+    Seat,
     Unfinished,
     read_answer,
 )
+from gpumagic.gpu_ranks.unfinished import why_of
 from gpumagic.report.units import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gpumagic.gpu_ranks.answers import Answer
 
@@ -43,15 +45,14 @@ HEARS_S = 1.0  # within which who hears Ctrl-C has come back
 
 def client_in(namespace: Mapping[str, Any], chosen: Any = None) -> Any:
     """The cluster's client among the names of a notebook."""
-    package = sys.modules.get("ipyparallel")
     every = {
         name: client
-        for name, value in ([] if package is None else [*namespace.items()])
-        if (client := _client_of(value, package)) is not None
+        for name, value in [*namespace.items()]
+        for client in _clients_of(value, sys.modules.get("ipyparallel"))
     }
     if not every:
         raise MissingPackage(
-            "there is no cluster here: no variable holds a client of ipyparallel",
+            "there is no cluster here: no variable holds a client of one that runs",
             "import ipyparallel as ipp; rc = ipp.Cluster(n=4).start_and_connect_sync()"
             " (pip install 'gpumagic[ranks]' brings it)",
         )
@@ -71,33 +72,41 @@ def client_in(namespace: Mapping[str, Any], chosen: Any = None) -> Any:
             f"there are {len(names)} clusters here: {listed(names)}",
             f"{names[-1]}.activate() chooses one, as for %px",
         )
-    return found[names[0]] if names else list(found.values())[-1]
+    return found[names[0] if names else [*found][-1]]
 
 
-def _client_of(value: Any, package: Any) -> Any | None:
-    """The client itself, or that of a view, if it is still connected."""
-    kinds = (package.DirectView, package.LoadBalancedView)
-    client = value.client if isinstance(value, kinds) else value
-    is_open = isinstance(client, package.Client) and not client._closed  # noqa: SLF001
-    return client if is_open else None
+def _clients_of(value: Any, package: Any) -> Iterator[Any]:
+    """The client itself, or that of a view, if nobody has stopped its cluster."""
+    if not package:
+        return
+    if isinstance(value, (package.DirectView, package.LoadBalancedView)):
+        value = value.client
+    if isinstance(value, package.Client) and not value._closed:  # noqa: SLF001
+        cluster = getattr(value, "cluster", None)  # None where others have started it
+        if not cluster or cluster.controller:
+            yield value
 
 
-@dataclass
 class Asked:
-    """A request to several engines, and what has come of it so far."""
+    """A request to several engines, and what has come of it so far.
 
-    send: Callable[[int], Any]  # asks an engine, and gives ipyparallel's own result
-    targets: Sequence[int]  # which engines it is for
-    # the rank of each engine, as far as any has ever told; it is kept up
-    names: dict[int, int] = field(default_factory=dict)
-    results: dict[int, Any] = field(default_factory=dict)  # ipyparallel's, once sent
-    interrupted: tuple[int, ...] = ()  # those that ran when Ctrl-C was sent
-    interrupted_s: float = math.inf  # when that was
-    _seen: dict[int, int] = field(default_factory=dict)
-    _last: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _alive: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _sender: Executor = field(default_factory=lambda: ThreadPoolExecutor(1))
-    _sending: threading.Lock = field(default_factory=threading.Lock)
+    `send` asks one and gives ipyparallel's own result; `names` has the rank of each
+    engine, as far as any has ever told, and is kept up.
+    """
+
+    def __init__(
+        self, send: Callable[[int], Any], targets: Sequence[int], names: dict[int, int]
+    ) -> None:
+        self._send_to, self._targets, self.names = send, targets, names
+        self.results: dict[int, Any] = {}  # ipyparallel's, once sent
+        self.interrupted: tuple[int, ...] = ()  # those that ran when Ctrl-C was sent
+        self.interrupted_s = math.inf  # when that was
+        self._seen: dict[int, int] = {}
+        self._said: dict[int, dict[str, Any]] = {}
+        self._last: dict[int, Answer] = {}
+        self._alive: dict[int, Alive] = {}
+        self._sender = ThreadPoolExecutor(1)
+        self._sending = threading.Lock()
 
     def begin(self) -> None:
         """Send it, if that has not been done, though Ctrl-C comes meanwhile.
@@ -109,8 +118,8 @@ class Asked:
 
     def _send(self) -> None:
         with self._sending:
-            left = (each for each in self.targets if each not in self.results)
-            self.results.update((each, self.send(each)) for each in left)
+            left = (each for each in self._targets if each not in self.results)
+            self.results.update((each, self._send_to(each)) for each in left)
 
     def news(self) -> set[int]:
         """Take in what has come since this was last asked; from which engines."""
@@ -120,22 +129,21 @@ class Asked:
             seen = self._seen.get(engine, 0)
             self._seen[engine] = len(outputs)
             for output in outputs[seen:]:
-                said = output.get("data", {}).get(MIME)
-                if said is not None:
-                    self._note(engine, said)
+                if MIME in output.get("data", {}):
+                    self._note(engine, output["data"][MIME])
                     came.add(engine)
         return came
 
     def _note(self, engine: int, said: Any) -> None:
-        told = said if isinstance(said, dict) else {}
-        is_alive = told.get("kind") == "alive"
-        (self._alive if is_alive else self._last)[engine] = said
-        seat = told.get("seat")
-        rank = (seat if isinstance(seat, dict) else told).get("rank")
-        if isinstance(rank, int):
-            self.names[engine] = rank
-        elif told.get("kind") == "seat":
-            self.names.pop(engine, None)
+        answer = read_answer(said, self.names.get(engine, engine))
+        if isinstance(answer, Seat) and answer.rank is None:  # it has left its group
+            answer = replace(answer, name=engine)
+        if not isinstance(answer, Unfinished):
+            self.names[engine] = answer.name
+        if isinstance(answer, Alive):
+            self._alive[engine] = answer
+        else:
+            self._last[engine], self._said[engine] = answer, said
 
     @property
     def running(self) -> list[int]:
@@ -152,28 +160,23 @@ class Asked:
         ]
 
     def said(self, engine: int) -> dict[str, Any]:
-        """What an engine has answered, as it came; empty without an answer."""
-        said = self._last.get(engine)
-        return said if isinstance(said, dict) else {}
+        """What an engine has answered, as it came; empty without a proper answer."""
+        is_garbage = isinstance(self._last.get(engine), Unfinished)
+        return {} if is_garbage else self._said.get(engine, {})
 
     def checked(self) -> list[Answer]:
         """An answer of each engine, its last word while it runs, or why there is none.
 
         In the order in which they were asked.
         """
-        return [self._checked(engine) for engine in self.results]
+        return [self._last.get(each) or self._unanswered(each) for each in self.results]
 
-    def _checked(self, engine: int) -> Answer:
+    def _unanswered(self, engine: int) -> Answer:
         name, result = self.names.get(engine, engine), self.results[engine]
-        if engine in self._last:
-            return read_answer(self._last[engine], name)
-        last_word: Answer = Unfinished(name, "silent", "no answer")
-        if engine in self._alive:
-            last_word = read_answer(self._alive[engine], name)
+        nothing = Unfinished(name, "silent", "no answer")
+        last_word = self._alive.get(engine, nothing)
         if result.ready() and (error := result.exception()):
-            return replace(
-                _unfinished(name, error), line=getattr(last_word, "line", None)
-            )
+            return replace(_unfinished(name, error), line=last_word.line)
         if isinstance(last_word, Alive):
             had_time = time.monotonic() - self.interrupted_s > HEARS_S
             return replace(last_word, deaf=had_time and engine in self.interrupted)
@@ -188,8 +191,7 @@ def _unfinished(name: int, error: BaseException) -> Unfinished:
         return Unfinished(name, "garbage", lacks)
     if "EngineError" in {kind, type(error).__name__}:
         return Unfinished(name, "died", "the engine is gone")
-    why = "interrupted" if kind == KeyboardInterrupt.__name__ else "raised"
-    return Unfinished(name, why, f"{kind}: {text}")
+    return Unfinished(name, why_of(kind), f"{kind}: {text}")
 
 
 def metadata_of(result: Any) -> dict[str, Any]:
@@ -205,7 +207,7 @@ class Engines:
         self.client = client
         self.names: dict[int, int] = {}  # the rank of each, as far as any has told
 
-    def chosen(self, on: str | None) -> list[int]:
+    def chosen(self, on: str) -> list[int]:
         """Some of them, as typed: 0,2 or 0-3; all without a word."""
         there = list(self.client.ids)
         if not there:
@@ -214,7 +216,7 @@ class Engines:
                 "rc.wait_for_engines(4) waits for those that are to come; "
                 "rc.cluster.start_engines_sync(n=4) starts others",
             )
-        if on is None:
+        if not on:
             return there
         found = (each for part in on.split(",") for each in _range(part, there))
         return list(dict.fromkeys(found))
@@ -264,8 +266,8 @@ class Engines:
     def restart_line(self, targets: Sequence[int], namespace: Mapping[str, Any]) -> str:
         """What to type so that others come in the place of some engines."""
         names = (name for name, value in namespace.items() if value is self.client)
-        rc, count = next(names, None), len(targets)
-        if rc is None or getattr(self.client, "cluster", None) is None:
+        rc, count = next(names, ""), len(targets)
+        if not (rc and getattr(self.client, "cluster", None)):
             which = listed([str(each) for each in targets])
             return f"restart engines {which}, then `%gpu_ranks group`"
         return (
@@ -284,7 +286,8 @@ def _range(part: str, there: Sequence[int]) -> list[int]:
             return found
     raise GpuMagicError(
         f"{part!r} names no engines that are there",
-        f"they are {there[0]} to {there[-1]}: write --on 0,2 or --on 0-3",
+        f"they are {there[0]} to {there[-1]}: write --on {there[-1]} for one of them, "
+        f"--on {there[0]}-{there[-1]} for several",
     )
 
 
@@ -303,8 +306,9 @@ def wait_for(
             until_s = min(until_s, time.monotonic() + _ENDS_S)
             if not asked.running:
                 return
-        is_running = {*asked.running}.intersection(asked.awaited)
-        ended_s = math.inf if is_running else min(ended_s, time.monotonic())
+        ended_s = min(ended_s, time.monotonic())
+        if {*asked.running}.intersection(asked.awaited):
+            ended_s = math.inf
         _pause(asked)
 
 

@@ -17,9 +17,10 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.gpu_ranks.answer_where import hanging, waiting_text, where_of
+from gpumagic.gpu_ranks.answer_where import waiting_text, where_of
 from gpumagic.gpu_ranks.answers import VERSION, read_answer
 from gpumagic.gpu_ranks.seen import Lookout, common_store, distributed_here, own_clock
+from gpumagic.gpu_ranks.unfinished import Names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +41,7 @@ class Ranks:
 
     def __init__(self, rank: int, size: int, store: Any = None) -> None:
         self.rank, self.size = rank, size
-        self.store = store  # what they write down for each other; None for one alone
+        self.store = store  # in which they write for each other, if there are several
 
     def say(self, kind: str, said: object) -> None:
         """Write something down for the others."""
@@ -63,7 +64,7 @@ class Ranks:
     @property
     def are_apart(self) -> bool:
         """Whether those that have come are on several machines."""
-        return self.store is not None and self.store.add("machines", 0) > 1
+        return self.size > 1 and self.store.add("machines", 0) > 1
 
     def all_come(self, what: str, within_s: float) -> bool:
         """Wait until all have come to this: the last one wakes the others.
@@ -87,7 +88,7 @@ class Ranks:
 def require_group() -> None:
     """Refuse to be one rank of many that each think they are alone."""
     size = os.environ.get("WORLD_SIZE", "")
-    if size.isdecimal() and int(size) > 1 and distributed_here() is None:
+    if size.isdecimal() and int(size) > 1 and not distributed_here():
         raise GpuMagicError(
             f"{size} ranks have been started, and they have no group to meet in",
             "call watch() after init_process_group(); where a trainer does that, in a "
@@ -98,7 +99,7 @@ def require_group() -> None:
 def meet(patience_s: float) -> Ranks:
     """Meet the other ranks of the job, who all call it; who does not come is told."""
     distributed = distributed_here()
-    if distributed is None or distributed.get_world_size() == 1:
+    if not distributed or distributed.get_world_size() == 1:
         return Ranks(0, 1)
     rank, size = distributed.get_rank(), distributed.get_world_size()
     common = common_store(distributed)
@@ -116,7 +117,7 @@ def meet(patience_s: float) -> Ranks:
 
 def start_together(ranks: Ranks) -> None:
     """Begin with all others: who is late there would be blamed for it."""
-    if ranks.store is not None:
+    if ranks.size > 1:
         with contextlib.suppress(Exception):
             ranks.all_come("ready", _DEAD_S)
 
@@ -133,7 +134,7 @@ def tell(text: str) -> None:
 @contextlib.contextmanager
 def telling(ranks: Ranks, *, hang_s: float) -> Iterator[None]:
     """Tell of this rank while a block runs."""
-    if ranks.store is None:
+    if ranks.size == 1:
         yield
         return
     beats = _Beats(ranks, hang_s)
@@ -166,7 +167,7 @@ class _Beats:
         """Say where this rank is; on rank 0 hear of the others."""
         self._beat += 1
         self._ranks.say(_BEAT, said | {"beat": self._beat})
-        was_stuck, self._is_stuck = self._is_stuck, said["stuck_s"] is not None
+        was_stuck, self._is_stuck = self._is_stuck, said["stuck_s"] > 0
         if self._is_stuck and not was_stuck:
             self._ranks.store.add(_NEWS, 1)
         if self._ranks.rank == 0 and self._ranks.store.add(_NEWS, 0):
@@ -176,20 +177,20 @@ class _Beats:
         beats = [self._ranks.heard(_BEAT, each) for each in range(self._ranks.size)]
         read = [read_answer(said, rank) for rank, said in enumerate(beats) if said]
         before, self._waiting = self._waiting, {}
-        for waiting in hanging(where_of(read), self._hang_s):
+        for waiting in where_of(read).waiting:
+            if waiting.waited_s < self._hang_s:
+                break  # the longest come first
             called = waiting.collective, waiting.number, waiting.missing
             self._waiting[called] = waiting.waiting
             # Ranks do not say all at once that they wait: not before all have.
             if before.get(called) == waiting.waiting and called not in self._told:
                 self._told.add(called)
-                tell(waiting_text(waiting))
+                tell(waiting_text(waiting, Names()))
         for rank in range(1, self._ranks.size):
             said = self._ranks.heard(_ERROR, rank)
-            if said is not None and rank not in self._told:
+            if said and rank not in self._told:
                 self._told.add(rank)
-                line = (said.get("line") or {}).get("where")
-                at = f" ({line})" if line else ""
-                tell(f"rank {rank} has left the block: {said['error']}{at}")
+                tell(f"rank {rank} has left the block: {said}")
 
 
 # --------------------------------------------------------------------- after the block
@@ -204,8 +205,8 @@ def hand_in(ranks: Ranks, answer: dict[str, Any], patience_s: float) -> None:
     with contextlib.suppress(Exception):
         ranks.say(_ANSWER, answer)
         if answer.get("error"):
-            line = answer.get("error_line")
-            ranks.say(_ERROR, {"error": answer["error"], "line": line})
+            line = answer.get("error_line") or {"where": "outside your code"}
+            ranks.say(_ERROR, f"{answer['error']} ({line['where']})")
             ranks.store.add(_NEWS, 1)
             until_s = time.monotonic() + patience_s
             _wait(lambda: ranks.store.check([_TAKEN]) or time.monotonic() > until_s)
@@ -235,15 +236,14 @@ class _Other:
 
     def __init__(self, ranks: Ranks, rank: int) -> None:
         self._ranks, self._rank = ranks, rank
-        self.answer: dict[str, Any] | None = None
+        self.answer: dict[str, Any] = {}
         self._beat: dict[str, Any] = {}  # the last one
         self._beat_s = self._called_s = time.monotonic()  # when that was another
 
     def is_awaited(self, patience_s: float) -> bool:
         """Whether it may still answer: it lives, and has called something lately."""
-        if self.answer is None:
-            self.answer = self._ranks.heard(_ANSWER, self._rank)
-        if self.answer is not None:
+        self.answer = self.answer or self._ranks.heard(_ANSWER, self._rank) or {}
+        if self.answer:
             return False
         before, now_s = self._beat, time.monotonic()
         self._beat = self._ranks.heard(_BEAT, self._rank) or before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
@@ -12,16 +13,11 @@ from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options
 
 if TYPE_CHECKING:
     from gpumagic.gpu_ranks.notebook import Notebook
-    from gpumagic.notebook.session import Session
 
 
 @magics_class
 class RanksMagics(GpuMagics):
     """The magic of this room, with what still runs on engines."""
-
-    def __init__(self, shell: Any, session: Session) -> None:
-        super().__init__(shell, session)
-        self._notebook: Notebook | None = None
 
     @gpu_magic
     @magic_arguments()
@@ -42,7 +38,12 @@ class RanksMagics(GpuMagics):
     @word("group", "Begin torch.distributed on the engines, or anew.")
     @word("where", "Who waits for whom in what still runs.")
     @argument("--mem", action="store_true", help="Of a cell: the memory of each rank.")
-    @argument("--on", metavar="ENGINES", help="Only on these, as in --on 0,2 or 0-3.")
+    @argument(
+        "--on",
+        metavar="ENGINES",
+        default="",
+        help="Only on these, as in --on 0,2 or 0-3.",
+    )
     @output_options
     def gpu_ranks(self, line: str, cell: str | None = None) -> Any:
         """Ask all ranks of a job at once, on the engines of an ipyparallel cluster.
@@ -54,11 +55,10 @@ class RanksMagics(GpuMagics):
         """
         __tracebackhide__ = True
         options = self.read(self.gpu_ranks, line, cell)
-        return self._notebook_here().answer(options, cell)
+        return self._notebook.answer(options, cell)
 
-    def _notebook_here(self) -> Notebook:
+    @cached_property
+    def _notebook(self) -> Notebook:
         from gpumagic.gpu_ranks.notebook import Notebook
 
-        if self._notebook is None:
-            self._notebook = Notebook(self)
-        return self._notebook
+        return Notebook(self)

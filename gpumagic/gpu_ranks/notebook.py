@@ -15,7 +15,14 @@ from gpumagic.errors import GpuMagicError, UsageProblem, did_you_mean
 from gpumagic.gpu_ranks import analysis, answer_seats
 from gpumagic.gpu_ranks.answer_where import Panel, where_of
 from gpumagic.gpu_ranks.answers import MIME, Seat, Unfinished
-from gpumagic.gpu_ranks.engines import Engines, client_in, hear, metadata_of, wait_for
+from gpumagic.gpu_ranks.engines import (
+    Asked,
+    Engines,
+    client_in,
+    hear,
+    metadata_of,
+    wait_for,
+)
 from gpumagic.notebook.live import place_in
 from gpumagic.report.frontend import running_cell
 from gpumagic.report.units import count_text, listed
@@ -27,7 +34,6 @@ if TYPE_CHECKING:
     from gpumagic.gpu_ranks.answer_seats import SeatsReport
     from gpumagic.gpu_ranks.answer_times import RanksReport
     from gpumagic.gpu_ranks.answer_where import WhereReport
-    from gpumagic.gpu_ranks.engines import Asked
     from gpumagic.notebook.magics import GpuMagics
 
 _WORDS = ("select", "group", "where")
@@ -41,9 +47,7 @@ class Notebook:
         self._magics = magics
         self._shell = magics.shell
         self._place = place_in(self._shell)  # of one line; the next has another
-        self._engines = Engines(None)
-        self._last: Asked | None = None  # a cell, or what was not waited for
-        self._warm: set[int] = set()
+        self._use(None)
         self._cells = 0
         self._began_ns = time.time_ns()  # engines may have heard of other notebooks
 
@@ -55,15 +59,15 @@ class Notebook:
         try:
             self._find_engines()
             report: SeatsReport | RanksReport | WhereReport
-            if cell is not None:
-                report = self._run(self._free(typed.on), cell, with_memory=typed.mem)
-            elif word == "where":
+            if word == "where":
                 report = self._where()
             elif word:
                 change = {"select": self._select, "group": self._group}[word]
                 report = change(self._free(typed.on))
-            else:
+            elif cell is None:
                 report = self._seats(typed.on)
+            else:
+                report = self._run(self._free(typed.on), cell, with_memory=typed.mem)
         except BaseException:
             self._place.clear()
             raise
@@ -79,11 +83,16 @@ class Notebook:
         chosen = getattr(getattr(of_px, "view", None), "client", None)
         client = client_in(self._shell.user_ns, chosen)
         if self._engines.client is not client:
-            self._engines, self._last, self._warm = Engines(client), None, set()
+            self._use(client)
+
+    def _use(self, client: Any) -> None:
+        self._engines = Engines(client)
+        self._last = Asked(lambda _: None, (), {})  # a cell, or what was not waited for
+        self._warm: set[int] = set()
 
     # ------------------------------------------------------------------ seats
 
-    def _seats(self, on: str | None) -> SeatsReport:
+    def _seats(self, on: str) -> SeatsReport:
         """Of all that have nothing else to do; the others are named."""
         targets = self._engines.chosen(on)
         busy = self._engines.busy(targets)
@@ -171,7 +180,7 @@ class Notebook:
         return replace(report, restart=restart)
 
     def _where(self) -> WhereReport:
-        if self._last is None:
+        if not self._last.results:
             raise GpuMagicError(
                 "nothing has been run on the engines from here",
                 "run the cell under %%gpu_ranks: of %%px nobody can be asked",
@@ -181,7 +190,7 @@ class Notebook:
 
     # ------------------------------------------------------------------ asking
 
-    def _free(self, on: str | None) -> list[int]:
+    def _free(self, on: str) -> list[int]:
         """The engines that are meant, unless one of them has something else to do.
 
         What is asked of it would wait behind that, and nobody could say for how long.
@@ -190,10 +199,10 @@ class Notebook:
         busy = self._engines.busy(targets)
         if not busy:
             return targets
-        others = [each for each in self._engines.chosen(None) if each not in busy]
-        use = f"; --on {','.join(map(str, others))} uses the others" if others else ""
-        hint = f"`%gpu_ranks where` tells what runs{use}"
-        deaf = self._last.running if self._last and self._last.interrupted else []
+        hint = "`%gpu_ranks where` tells what runs"
+        if others := [e for e in self._engines.chosen("") if e not in busy]:
+            hint += f"; --on {','.join(map(str, others))} uses the others"
+        deaf = [e for e in self._last.running if e in self._last.interrupted]
         if {*deaf} & {*busy}:
             hint = self._engines.restart_line(deaf, self._shell.user_ns)
         raise GpuMagicError(
@@ -231,15 +240,19 @@ class Notebook:
 def _word_of(typed: argparse.Namespace, *, above_a_cell: bool) -> str:
     """The word that was typed, unless something does not belong to it."""
     word, *more = typed.what or ("",)
-    sign = "%%" if above_a_cell else "%"
-    if word and (above_a_cell or word not in _WORDS):
+    if word and above_a_cell:
         raise UsageProblem(
-            f"{sign}gpu_ranks has no word {word}",
+            f"%%gpu_ranks has no word {word}: it runs the cell below",
+            "leave it out; words go with one %, as in %gpu_ranks group",
+        )
+    if word not in {"", *_WORDS}:
+        raise UsageProblem(
+            f"%gpu_ranks has no word {word}",
             did_you_mean(word, _WORDS) or "%gpu_ranks? lists the words",
         )
     if more:
         raise UsageProblem(
-            f"{sign}gpu_ranks {word}: {more[0]} is one word too many", "leave it out"
+            f"%gpu_ranks {word}: {more[0]} is one word too many", "leave it out"
         )
     if typed.mem and not above_a_cell:
         raise UsageProblem(
@@ -302,7 +315,7 @@ def _write(name: str, texts: Mapping[int, Any]) -> None:
     for engine, text in texts.items():
         if text and isinstance(text, str):
             said[text].append(engine)
-    stream = sys.stdout if name == "stdout" else sys.stderr
+    stream = {"stdout": sys.stdout}.get(name, sys.stderr)
     for text, engines in said.items():
         between = "\n" if "\n" in text.rstrip() else " "
         stream.write(f"[{name}: {_numbers(engines)}]{between}{text.rstrip()}\n")

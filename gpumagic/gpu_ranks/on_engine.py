@@ -29,7 +29,6 @@ _TOGETHER_S = 1.0  # then a cell begins without those that have not come
 _ENDS_S = 10.0  # in which torch ends a group
 _HERE = "127.0.0.1"
 _JOINED = "joined"
-_NS = 1_000_000_000
 
 
 def answer(request: str) -> None:
@@ -69,7 +68,7 @@ def _run(asked: dict[str, Any]) -> None:
     measured = on_rank.Measured()
     try:
         with (
-            _numbered(shell, asked.get("number")),
+            _numbered(shell, asked["number"]),
             Lookout(_say, rank=on_rank.group()[0]),
             on_rank.measuring(
                 engine=asked["engine"],
@@ -80,10 +79,10 @@ def _run(asked: dict[str, Any]) -> None:
             outcome = shell.run_cell(asked["cell"], store_history=False)
             measured.error = outcome.error_before_exec or outcome.error_in_exec
     except Exception:
-        if measured.said is None:
+        if not measured.said:
             raise  # ours: what a device says at the end is among what is said
     finally:
-        if measured.said is not None:
+        if measured.said:
             on_rank.warm_up()  # where this cell was the one that has imported torch
             _say(on_rank.fitting(measured.said, ranks))
 
@@ -92,18 +91,18 @@ def _run(asked: dict[str, Any]) -> None:
 def _numbered(shell: Any, number: int | None) -> Iterator[None]:
     """Let a cell have the notebook's number in errors: engines count as they come."""
     before = shell.execution_count
-    shell.execution_count = before if number is None else number
+    shell.execution_count = number or before
     try:
         yield
     finally:
         shell.execution_count = before
 
 
-def _ranks(key: str) -> Ranks | None:
-    """Those of this process's group, on an occasion of that name; None without one."""
+def _ranks(key: str) -> Ranks:
+    """Those of this process's group, on an occasion of that name; else one alone."""
     distributed = distributed_here()
-    if distributed is None:
-        return None
+    if not distributed:
+        return Ranks(0, 1)
     store = distributed.PrefixStore(f"gpumagic/{key}", common_store(distributed))
     return Ranks(distributed.get_rank(), distributed.get_world_size(), store)
 
@@ -114,27 +113,26 @@ def _are_apart() -> bool:
     It knows when collectives end, so waits need no common clock.
     """
     distributed = distributed_here()
-    return distributed is not None and _is_apart(id(common_store(distributed)))
+    return bool(distributed) and _is_apart(id(common_store(distributed)))
 
 
 @functools.lru_cache(maxsize=1)  # later rank 0, who has the store, may be gone
 def _is_apart(_: int) -> bool:
-    ranks = _ranks(_JOINED)
     with contextlib.suppress(RuntimeError):
-        return ranks is not None and ranks.are_apart
+        return _ranks(_JOINED).are_apart
     return False
 
 
 def meet_all(key: str, count: int, *, within_s: float = _TOGETHER_S) -> None:
     """Wait for the other ranks of the group, if all of them are to come."""
     ranks, box = _ranks(key), simulated_box()
-    if ranks is None or ranks.size != count or count < 2:
+    if ranks.size != count or count < 2:
         return
-    now_ns = 0 if box is None else round(box.time_s * _NS)
-    ranks.say("simulated clock", now_ns)
-    if ranks.begin(within_s) and box is not None:  # who waits lets a model's time pass
-        latest_ns = max(ranks.heard("simulated clock", each) for each in range(count))
-        box.pass_time((latest_ns - now_ns) / _NS)
+    now_s = box.time_s if box else 0.0
+    ranks.say("simulated clock", now_s)
+    if ranks.begin(within_s) and box:  # who waits lets a model's time pass
+        latest_s = max(ranks.heard("simulated clock", each) for each in range(count))
+        box.pass_time(latest_s - now_s)
 
 
 # ------------------------------------------------------- its GPU, and its group
@@ -185,7 +183,7 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
         "MASTER_ADDR": asked["address"],
         "MASTER_PORT": asked["port"],
     }
-    before = {name: os.environ.get(name) for name in variables}
+    before = {name: os.environ[name] for name in variables if name in os.environ}
     os.environ.update({name: str(value) for name, value in variables.items()})
     try:
         end_group()
@@ -208,9 +206,9 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
         store.set_timeout(_LATER)
     except BaseException as error:
         if not dist.is_initialized():  # others take these for a group that is there
-            for name, value in before.items():
+            for name in variables:
                 os.environ.pop(name, None)
-                os.environ |= {} if value is None else {name: value}
+            os.environ |= before
         if not isinstance(error, Exception):
             raise
         return {"refused": error_line(error)}
@@ -220,7 +218,7 @@ def join(asked: dict[str, Any]) -> dict[str, Any]:
 def end_group() -> None:
     """End torch.distributed here, which waits for what still runs in it."""
     distributed = distributed_here()
-    if distributed is None:
+    if not distributed:
         return
 
     def end() -> None:
@@ -257,8 +255,8 @@ def _backend() -> str | None:
     """
     import torch
 
-    accelerator = getattr(torch, "accelerator", None)  # of torch 2.6 and newer
-    current = None if accelerator is None else accelerator.current_accelerator()
-    known = torch.distributed.Backend.default_device_backend_map
-    is_lost = current is not None and current.type not in known
-    return "gloo" if is_lost and simulated_box() is None else None
+    with contextlib.suppress(AttributeError):  # before torch 2.6, and without a GPU
+        kind = torch.accelerator.current_accelerator().type
+        if kind not in torch.distributed.Backend.default_device_backend_map:
+            return "gloo" if simulated_box() is None else None
+    return None

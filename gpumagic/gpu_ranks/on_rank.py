@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import socket
 import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gpumagic.devices.cpu import CpuRuntime
 from gpumagic.devices.nvidia import open_driver
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gpumagic.cuda_sync_time.answer_run import TimingReport
-    from gpumagic.cuda_sync_time.api import Watched
     from gpumagic.gpu_open.records import RankTrace
     from gpumagic.gpu_open.trace_file import TraceEvents
     from gpumagic.gpu_select.answer_gpus import SelectReport
@@ -61,12 +61,12 @@ _OF_TWO = frozenset({"send", "recv", "send_recv"})
 
 def seat(engine: int | None = None) -> dict[str, Any]:
     """Where this process sits; nothing is started to find out."""
-    rank, _, backend = group()
+    rank, backend = group()
     text = os.environ.get("LOCAL_RANK", "")
     local_rank = int(text) if text.isdecimal() else None
     told = _machine()
     gpu: dict[str, Any] = {}
-    if (row := _current(told, local_rank)) is not None:
+    if row := _current(told, local_rank):
         gpu = {"gpu": row.uuid, "gpu_name": row.name, "gpu_number": row.physical}
         gpu["confirmed"] = row.actual is not None
     also_on = [
@@ -123,26 +123,26 @@ def _status_when(*_: object) -> SelectReport:
     return gpu_select.status()
 
 
-def group() -> tuple[int | None, int | None, str | None]:
-    """Rank, size and backend of this process's group; None without one."""
-    distributed = distributed_here()
-    if distributed is None:
-        return None, None, None
-    backend = None
+def group() -> tuple[int | None, str]:
+    """Rank and backend of this process's group; None and "" without one."""
+    distributed, backend = distributed_here(), ""
+    if not distributed:
+        return None, backend
     with contextlib.suppress(Exception):  # what each version calls it differs
         # As in "cpu:gloo,cuda:nccl": what moves the data of GPUs, if anything does.
         told = str(distributed.distributed_c10d.get_backend_config()).split(",")
         backend = max(told, key=lambda each: not each.startswith("cpu:")).split(":")[1]
-    return distributed.get_rank(), distributed.get_world_size(), backend
+    return distributed.get_rank(), backend
 
 
 def _current(told: SelectReport, local_rank: int | None) -> Row | None:
     """The GPU that is, or is to be, the current device of this process."""
-    runtime = runtime_now()
-    current = runtime.current_device() if runtime.started() else None
-    if current is None:
-        shown = {row.predicted for row in told.rows if row.predicted is not None}
-        current = 0 if local_rank is None or len(shown) == 1 else local_rank
+    runtime, shown = runtime_now(), {row.predicted for row in told.rows} - {None}
+    current: int | None = 0  # also of the one that a rank sees alone
+    if runtime.started():
+        current = runtime.current_device()
+    elif len(shown) > 1:
+        current = local_rank or 0
     numbers = ((e.predicted if e.actual is None else e.actual, e) for e in told.rows)
     return next((row for number, row in numbers if number == current), None)
 
@@ -155,7 +155,8 @@ class Measured:
     """What a block came to."""
 
     error: BaseException | None = None  # also what the block has caught itself
-    said: dict[str, Any] | None = None  # what goes out, once the block has ended
+    # what goes out, once the block has ended
+    said: dict[str, Any] = field(default_factory=dict)
 
 
 def warm_up(*, profile: bool = False) -> None:
@@ -186,37 +187,45 @@ def measuring(
     """
     from gpumagic import cuda_sync_time
 
-    measured, since_ns = Measured(), time.time_ns()
-    memory: CellRun | None = None
-    timing: Watched | None = None
+    measured = Measured()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         whole = str(file) if _is_traced(profile=profile) else None
+        with contextlib.ExitStack() as beginning:
+            memory = beginning.enter_context(counted())
+            together()
+            timing = beginning.enter_context(
+                cuda_sync_time.watch(trace_file=whole, trace_s=_TRACED_S)
+            )
+            since_ns = time.time_ns()
+            block = beginning.pop_all()
         try:
-            with counted() as memory:
-                together()
-                with cuda_sync_time.watch(
-                    trace_file=whole, trace_s=_TRACED_S
-                ) as timing:
-                    since_ns = time.time_ns()
-                    yield measured
+            with block:
+                yield measured
         except BaseException as raised:
             measured.error = raised
             raise
         finally:
-            report = None if timing is None else timing.report
-            seen, error = _read(file), measured.error
+            report, error = cast("TimingReport", timing.report), measured.error
             measured.said = {
                 "version": VERSION,
                 "kind": "done",
                 "seat": seat(engine),
+                "elapsed_s": report.run.elapsed_s,
+                "by_model": simulated_box() is not None,
                 "error": error_line(error),
-                "error_line": None if error is None else line_of(error),
+                "error_line": line_of(error),
                 "flight": flight(asks_for_calls=error is not None),
-                **(times_of(report, seen) if seen else _recorded(report, since_ns)),
-                "memory": None if memory is None else memory_of(memory),
+                **(_traced(report, file) or _recorded(report, since_ns)),
+                "memory": memory_of(memory),
                 "flags": _flags(report),
             }
+
+
+def _flags(timing: TimingReport) -> dict[str, str]:
+    """What its timing found, but not that it was traced, as all are."""
+    told = {each.kind.name: each.kind.value for each in timing.flags}
+    return {name: text for name, text in told.items() if name not in _OF_ALL}
 
 
 def _is_traced(*, profile: bool) -> bool:
@@ -244,13 +253,6 @@ def counted() -> Iterator[CellRun]:
         run.end(None)
 
 
-def _flags(timing: TimingReport | None) -> dict[str, str]:
-    """What its timing found, but not that it was traced, as all are."""
-    found = () if timing is None else timing.flags
-    told = {each.kind.name: each.kind.value for each in found}
-    return {name: text for name, text in told.items() if name not in _OF_ALL}
-
-
 def fitting(said: dict[str, Any], ranks: int) -> dict[str, Any]:
     """The same with its last collectives alone, where they would be too many."""
     rows, most = said.get("collectives") or [], min(MOST, MOST_IN_ALL // ranks)
@@ -259,55 +261,45 @@ def fitting(said: dict[str, Any], ranks: int) -> dict[str, Any]:
     return said | {"collectives": rows[-most:], "from_ns": rows[-most - 1][5]}
 
 
-def _read(file: Path) -> tuple[TraceEvents, RankTrace] | None:
-    """The trace of the block; None where there is none to be read."""
-    from gpumagic.gpu_open.rank_trace import rank_of
-    from gpumagic.gpu_open.trace_file import read
-
-    if not file.exists() or file.stat().st_size > _MOST_BYTES_READ:
-        return None
-    with contextlib.suppress(GpuMagicError):
-        # Its moments are those of one process: all that counts is that they are kept.
-        events = replace(read(file), since_1970=True)
-        return events, rank_of(events)
-    return None
-
-
-def _recorded(timing: TimingReport | None, since_ns: int) -> dict[str, Any]:
+def _recorded(timing: TimingReport, since_ns: int) -> dict[str, Any]:
     """What a block took, and what torch's recorder knows of it."""
-    elapsed_s = None if timing is None else timing.run.elapsed_s
-    said: dict[str, Any] = {
-        "elapsed_s": elapsed_s,
-        "by_model": simulated_box() is not None,
-        "began_ns": since_ns,
-        "ended_ns": since_ns + round((elapsed_s or 0.0) * _NS),
-    }
+    ended_ns = since_ns + round(timing.run.elapsed_s * _NS)
+    said: dict[str, Any] = {"began_ns": since_ns, "ended_ns": ended_ns}
     rows, from_ns = recorded(since_ns)
-    if not rows or said["by_model"]:
+    if not rows or simulated_box():
         return said
     known = {"collectives": rows, "from_ns": from_ns, "has_ends": False}
     return said | known | {"told_by": RECORDER}
 
 
-def times_of(
-    timing: TimingReport | None, trace: tuple[TraceEvents, RankTrace]
-) -> dict[str, Any]:
+def _traced(timing: TimingReport, file: Path) -> dict[str, Any]:
+    """What the trace of a block tells; empty where there is none to be read."""
+    from gpumagic.gpu_open.trace_file import read
+
+    if not file.exists() or file.stat().st_size > _MOST_BYTES_READ:
+        return {}
+    with contextlib.suppress(GpuMagicError):
+        # Its moments are those of one process: all that counts is that they are kept.
+        events = replace(read(file), since_1970=True)
+        said = times_of(events, timing.run.elapsed_s)
+        if timing.profile and timing.profile.is_cut:
+            said["until_ns"] = said["ended_ns"]
+        return said
+    return {}
+
+
+def times_of(events: TraceEvents, elapsed_s: float) -> dict[str, Any]:
     """What a block took, and what was done with others meanwhile, as it travels."""
-    events, rank = trace
-    elapsed_s = None if timing is None else timing.run.elapsed_s
-    began_ns, ended_ns = _window(events, elapsed_s)
-    said: dict[str, Any] = {
-        "elapsed_s": elapsed_s,
-        "by_model": simulated_box() is not None,
+    from gpumagic.gpu_open.rank_trace import rank_of
+
+    rank, (began_ns, ended_ns) = rank_of(events), _window(events, elapsed_s)
+    return {
         "began_ns": began_ns,
         "ended_ns": ended_ns,
         "collectives": _rows(rank, began_ns, ended_ns),
         "phases": dict(rank.phases),
         "steps_s": [step.length_s for step in rank.steps],
     }
-    profile = None if timing is None else timing.profile
-    is_cut = profile is not None and profile.is_cut
-    return said | ({"until_ns": ended_ns} if is_cut else {})
 
 
 def _rows(rank: RankTrace, began_ns: int, ended_ns: int) -> list[list[Any]]:
@@ -339,39 +331,31 @@ def _rows(rank: RankTrace, began_ns: int, ended_ns: int) -> list[list[Any]]:
     return rows
 
 
-def _window(events: TraceEvents, elapsed_s: float | None) -> tuple[int, int]:
+def _window(events: TraceEvents, elapsed_s: float) -> tuple[int, int]:
     """From all idle to all idle, by the clock of the trace."""
     begin = [each.end_ns for each in events.marks if each.name == _BEGIN]
     end = [each.start_ns for each in events.marks if each.name == _END]
     if begin and end:
         # The mark comes when all has been told that a run tells: its time is over then.
-        took_ns = end[-1] - begin[0] if elapsed_s is None else round(elapsed_s * _NS)
+        took_ns = round(elapsed_s * _NS) or end[-1] - begin[0]
         return begin[0], max(min(end[-1], begin[0] + took_ns), begin[0])
     spans = [(each.start_ns, each.end_ns) for each in events.work]
     spans += [(each.start_ns, each.end_ns) for each in events.operators]
     if spans:
         return min(spans)[0], max(end_ns for _, end_ns in spans)
-    return 0, round((elapsed_s or 0.0) * _NS)
+    return 0, round(elapsed_s * _NS)
 
 
-def memory_of(run: CellRun) -> dict[str, Any] | None:
+def memory_of(run: CellRun) -> dict[str, int] | None:
     """The fullest device of this process, and its peak while the block ran."""
-    runtime = runtime_now()
-    if not runtime.started():
-        return None
-    found = [read_counters(runtime, device) for device in runtime.devices_in_use()]
-    known = [each for each in found if each.reserved_bytes is not None]
-    if not known:
-        return None
-    now = max(known, key=lambda each: each.reserved_bytes or 0)
-    peaks = [
-        each.peak.to_dict()["high_bytes"]  # infinite is unknown
-        for each in run.changes()
-        if each.moved and each.after.device == now.device
-    ]
-    limit = runtime.memory_bytes(now.device)
-    return {
+    runtime, found = runtime_now(), []
+    peaks = {e.after.device: e.peak.high_bytes for e in run.changes() if e.moved}
+    for device in runtime.devices_in_use():
+        now, limit = read_counters(runtime, device), runtime.memory_bytes(device)
         # Where nothing moved, what is there was there all the time.
-        "peak_bytes": peaks[0] if peaks else now.allocated_bytes,
-        "limit_bytes": None if limit is None else limit[1],
-    }
+        peak_bytes = peaks.get(device, now.allocated_bytes)
+        if limit and peak_bytes is not None and math.isfinite(peak_bytes):
+            found.append((now.reserved_bytes or 0, int(peak_bytes), limit[1]))
+    for _, peak_bytes, limit_bytes in sorted(found)[-1:]:
+        return {"peak_bytes": peak_bytes, "limit_bytes": limit_bytes}
+    return None

@@ -58,10 +58,9 @@ def own_clock() -> str:
 
 def distributed_here() -> Any:
     """torch.distributed, where this process has a group; else None."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available():
-        return None
-    return distributed if distributed.is_initialized() else None
+    module = sys.modules.get("torch.distributed")
+    has_group = module and module.is_available() and module.is_initialized()
+    return module if has_group else None
 
 
 def common_store(distributed: Any) -> Any:
@@ -77,10 +76,9 @@ def flight(*, asks_for_calls: bool = True) -> dict[str, Any] | None:
 
     In the shape in which it travels: see `answers.Flight`.
     """
-    if (roll := _roll()) is not None:
-        is_open = roll.open
+    if roll := _roll():
         return {
-            "under_way": [_row_of(is_open)] if is_open else [],
+            "under_way": [_row_of(call) for call in (roll.open,) if call],
             "last": [_row_of(call) for call in tuple(roll.last.values())],
         }
     status, entries = _told(with_calls=asks_for_calls)
@@ -95,7 +93,7 @@ def flight(*, asks_for_calls: bool = True) -> dict[str, Any] | None:
             if its in under_way
         ],
         "last": [
-            _row(name, last[its]) if its in last else [name, status[its], "", ""]
+            _row(name, last.get(its, {_NUMBER: status[its]}))
             for name, its in named.items()
             if status[its] >= 0
         ],
@@ -104,7 +102,7 @@ def flight(*, asks_for_calls: bool = True) -> dict[str, Any] | None:
 
 def numbers() -> dict[str, int]:
     """The number of the last call in each group, -1 for none; empty if unknown."""
-    if (roll := _roll()) is not None:
+    if roll := _roll():
         return {name: call.number for name, call in tuple(roll.last.items())}
     status, _ = _told()
     return {name: status[group] for name, group in _named(status).items()}
@@ -113,7 +111,7 @@ def numbers() -> dict[str, int]:
 def _roll() -> Any:
     """What groups of simulated GPUs have written down, which is read in its place."""
     roll = getattr(simulated_box(), "roll", None)
-    return roll if roll is not None and roll.last else None
+    return roll if roll and roll.last else None
 
 
 def _row_of(call: Any) -> list[Any]:
@@ -148,8 +146,8 @@ def _names_of(groups: frozenset[str]) -> dict[str, str]:
 
 
 def _row(group: str, call: Mapping[str, Any]) -> list[Any]:
-    sizes = call.get("input_sizes")
-    return [group, call[_NUMBER], _name(call), json.dumps(sizes) if sizes else ""]
+    sizes = call.get("input_sizes") and json.dumps(call["input_sizes"])
+    return [group, call[_NUMBER], _name(call), sizes or ""]
 
 
 def _name(call: Mapping[str, Any]) -> str:
@@ -231,17 +229,13 @@ def recorded(since_ns: int) -> tuple[list[list[Any]], int | None]:
     entries = [each for each in there if _created_ns(each) >= since_ns]
     # All that is there is new: so what came before it is gone.
     is_lost = len(entries) == len(there) and bool(there) and there[0]["record_id"] > 0
-    rows = [row for each in entries if (row := _travelling(each)) is not None]
+    rows: list[list[Any]] = [
+        [group, int(each.get(_NUMBER, 0)), _name(each), None, at_ns, at_ns]
+        for each in entries
+        if (group := group_of(each)) and not each.get("is_p2p")
+        for at_ns in (_created_ns(each),)
+    ]
     return rows, rows[0][4] if is_lost and rows else None
-
-
-def _travelling(entry: Mapping[str, Any]) -> list[Any] | None:
-    """As a collective travels; None for what only two have to do with."""
-    group = group_of(entry)
-    if entry.get("is_p2p") or not group:
-        return None
-    at_ns = _created_ns(entry)
-    return [group, int(entry.get(_NUMBER, 0)), _name(entry), None, at_ns, at_ns]
 
 
 def _created_ns(entry: Mapping[str, Any]) -> int:
@@ -306,8 +300,8 @@ class Lookout:
             "stuck_s": stuck_s,
         }
 
-    def _flown(self) -> tuple[dict[str, Any] | None, float | None]:
-        """What the recorder says, and since when the same collective has been open.
+    def _flown(self) -> tuple[dict[str, Any] | None, float]:
+        """What the recorder says, and how long the same collective has been open.
 
         Calls are asked for where none has come since the last look, and again as long
         as one of them is open.
@@ -316,17 +310,17 @@ class Lookout:
         if at != self._before:
             self._before, self._since_s, self._flight = at, now_s, None
         stuck_s = now_s - self._since_s
-        if not at or (self._flight is None and stuck_s <= self._quiet_s):
-            return flight(asks_for_calls=False), None
-        if self._flight is None or self._flight["under_way"]:
+        if not at or (not self._flight and stuck_s <= self._quiet_s):
+            return flight(asks_for_calls=False), 0.0
+        if not self._flight or self._flight["under_way"]:
             self._flight = flight()
         is_open = bool(self._flight and self._flight["under_way"])
-        return self._flight, stuck_s if is_open else None
+        return self._flight, stuck_s * is_open
 
 
-def _inside(frame: FrameType | None) -> str | None:
-    """The outermost function of torch.distributed that is running; None for none."""
-    found = None
+def _inside(frame: FrameType | None) -> str:
+    """The outermost function of torch.distributed that is running; "" for none."""
+    found = ""
     for each in _outwards(frame):
         code = each.f_code
         if code.co_filename.endswith(_COLLECTIVES) and code.co_name not in _WRAPPERS:
@@ -335,16 +329,16 @@ def _inside(frame: FrameType | None) -> str | None:
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
+    while frame:
         yield frame
         frame = frame.f_back
 
 
-def line_of(error: BaseException) -> dict[str, Any] | None:
-    """The innermost line of the user's that an error came through."""
+def line_of(error: BaseException | None) -> dict[str, Any] | None:
+    """The innermost line of the user's that an error came through, if any."""
     lines = [
         (frame.f_code.co_filename, number)
-        for frame, number in traceback.walk_tb(error.__traceback__)
+        for frame, number in traceback.walk_tb(getattr(error, "__traceback__", None))
     ]
     return _innermost(lines[::-1])
 
@@ -356,7 +350,7 @@ def _innermost(lines: Iterable[tuple[str, int]]) -> dict[str, Any] | None:
     would name the wrong one.
     """
     torch = sys.modules.get("torch")
-    places = Places(() if torch is None else (str(Path(torch.__file__ or "").parent),))
+    places = Places((str(Path(torch.__file__ or "").parent),) if torch else ())
     for file, number in lines:
         if places.is_users(file):
             line, cell = line_in(file, number), cell_number(file)

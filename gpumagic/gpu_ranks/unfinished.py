@@ -6,14 +6,14 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpumagic.gpu_ranks.answers import Alive, Done, Unfinished
+from gpumagic.gpu_ranks.answers import Alive, Seat, Unfinished
 from gpumagic.report.units import count_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from gpumagic.drawing import Note
-    from gpumagic.gpu_ranks.answers import Answer, Seat
+    from gpumagic.gpu_ranks.answers import Answer
     from gpumagic.report.places import CodeLine
 
 _ROW = 4  # ranks in a row from which on the first and the last are named
@@ -50,24 +50,31 @@ WHY = {  # of one and of several, the gravest last
 
 def unfinished_of(read: Iterable[Answer]) -> tuple[Unfinished, ...]:
     """Who gave no whole answer; of those that raised, the first one first."""
-    found: list[tuple[int, Unfinished]] = []
+    found: list[tuple[int, int, Unfinished]] = []
     for each in read:
+        ended_ns = -1
         if isinstance(each, Unfinished):
-            found.append((-1, each))
+            its = each
         elif isinstance(each, Alive):
-            doing = f"still in {each.inside}" if each.inside else "it still runs"
             why = "deaf" if each.deaf else "silent"
-            found.append((-1, Unfinished(each.name, why, doing, each.line)))
-        elif isinstance(each, Done) and each.error is not None:
-            interrupted = each.error.startswith(KeyboardInterrupt.__name__)
-            why = "interrupted" if interrupted else "raised"
+            its = Unfinished(each.name, why, f"still {each.doing}", each.line)
+        elif isinstance(each, Seat) or not each.error:
+            continue
+        else:
+            ended_ns, why = each.ended_ns, why_of(each.error)
             its = Unfinished(each.name, why, each.error, each.error_line)
-            found.append((each.ended_ns, its))
-    found.sort(key=lambda each: (each[0], each[1].name))
-    every = [each for _, each in found]
-    if all(map(_has_lost_another, every)):
-        return tuple(every)
-    return tuple(replace(e, why="lost") if _has_lost_another(e) else e for e in every)
+        found.append((ended_ns, each.name, its))
+    every = [its for *_, its in sorted(found, key=lambda each: each[:2])]
+    lost = [each for each in every if _has_lost_another(each)]
+    if len(lost) == len(every):  # each has raised what it says
+        lost = []
+    return tuple(replace(e, why="lost") if e in lost else e for e in every)
+
+
+def why_of(error: str) -> str:
+    """Why a rank did not finish that ended by an error, as in "ValueError: x"."""
+    is_ctrl_c = error.startswith(KeyboardInterrupt.__name__)
+    return "interrupted" if is_ctrl_c else "raised"
 
 
 def _has_lost_another(unfinished: Unfinished) -> bool:
@@ -83,15 +90,11 @@ class Names:
     """What ranks are called: with their host where there are several."""
 
     def __init__(self, seats: Iterable[Seat] = ()) -> None:
-        self._seats = {each.name: each for each in seats}
-        self._several_hosts = len({each.host for each in self._seats.values()}) > 1
-
-    @property
-    def noun(self) -> str:
-        """Where there is no group, nobody has a rank."""
-        seats = self._seats.values()
-        no_group = bool(seats) and all(each.rank is None for each in seats)
-        return "engine" if no_group else "rank"
+        seats = [*seats]
+        hosts = {each.host for each in seats}
+        self._at = {e.name: f" ({e.host})" for e in seats if len(hosts) > 1}
+        without_group = seats and all(each.rank is None for each in seats)
+        self.noun = "engine" if without_group else "rank"
 
     def one(self, name: int) -> str:
         """As in "rank 3"."""
@@ -99,9 +102,7 @@ class Names:
 
     def at(self, name: int) -> str:
         """The same with its host, where there are several."""
-        seat = self._seats.get(name)
-        at = f" ({seat.host})" if seat is not None and self._several_hosts else ""
-        return f"{self.one(name)}{at}"
+        return self.one(name) + self._at.get(name, "")
 
     def several(self, names: Iterable[int]) -> str:
         """As in "ranks 1 and 3", "ranks 0, 1, 3", "ranks 0 to 6", "1,022 ranks"."""
@@ -126,8 +127,8 @@ def numbers_text(numbers: Iterable[int]) -> str:
         told += [f"{row[0]} to {row[-1]}"] if len(row) >= _ROW else map(str, row)
     if more := sum(map(len, rows[_MOST:])):
         return f"{', '.join(told)} and {more:,} more"
-    pair = len(told) == 2 and all(each.isdigit() for each in told)
-    return " and ".join(told) if pair else ", ".join(told)
+    is_pair = len(told) == 2 and all(each.isdigit() for each in told)
+    return (" and " if is_pair else ", ").join(told)
 
 
 def verb(names: Sequence[object], one: str, several: str) -> str:
@@ -142,8 +143,7 @@ def clean(text: str, most: int = 60) -> str:
 
 def line_text(line: CodeLine) -> str:
     """A line of code with its place."""
-    source = clean(line.source or "")
-    return f"{line.where}, {source}" if source else line.where
+    return ", ".join(filter(None, (line.where, clean(line.source or ""))))
 
 
 # ---------------------------------------------------------------------- sentences
@@ -160,18 +160,20 @@ def unfinished_text(unfinished: Sequence[Unfinished], names: Names) -> str:
     said = f"{names.several(first)} {_why_text(why, text, gravest)}"
     lost = {each.name for each in unfinished if each.why == "lost"} - first
     line = gravest[0].line
-    if lost and line is not None and len(first) == 1:
+    if lost and line and len(first) == 1:
         said = f"{said} ({line.where})"
-    more = len({each.name for each in unfinished} - first - lost)
-    said = f"{said}; {count_text(more, 'other')} did not finish" if more else said
-    return f"{said}; {count_text(len(lost), 'other')} lost it" if lost else said
+    more = {each.name for each in unfinished} - first - lost
+    others = ("did not finish", more), ("lost it", lost)
+    counted = (f"{count_text(len(its), 'other')} {did}" for did, its in others if its)
+    return "; ".join((said, *counted))
 
 
 def _why_text(why: str, text: str, names: Sequence[object]) -> str:
     said = verb(names, *WHY[why])
-    if why in {"deaf", "interrupted"} or not text:
-        return f"{said} an error" if why == "raised" else said
-    return f"{said}{' ' if why == 'raised' else ': '}{clean(text, 100)}"
+    if why == "raised":
+        return f"{said} {clean(text, 100)}"
+    says_all = why in {"deaf", "interrupted"} or not text
+    return said if says_all else f"{said}: {clean(text, 100)}"
 
 
 def unfinished_notes(
@@ -187,7 +189,7 @@ def unfinished_notes(
 
     lines: dict[str, list[int]] = defaultdict(list)
     for each in unfinished:
-        if each.line is not None and each.why != "lost" and each.name not in told:
+        if each.line and each.why != "lost" and each.name not in told:
             lines[line_text(each.line)].append(each.name)
     for line, there in [*lines.items()][:2]:
         was = verb(there, "was", "were")

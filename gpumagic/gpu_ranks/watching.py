@@ -12,7 +12,6 @@ import json
 import os
 import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from gpumagic.devices.simulated import simulated_box
 from gpumagic.devices.waiting import Alarm
 from gpumagic.errors import GpuMagicError, error_line
 from gpumagic.gpu_ranks import analysis, gathering, on_rank
-from gpumagic.gpu_ranks.answers import RECORDER, VERSION
+from gpumagic.gpu_ranks.answers import RECORDER, VERSION, read_answer
 from gpumagic.gpu_ranks.seen import flight, is_recorded, line_of, recorded
 
 if TYPE_CHECKING:
@@ -38,13 +37,13 @@ _MOST_STEPS = 1_000
 _LONGEST_S = 7 * 86_400.0
 
 
-@dataclass
 class Watched:
     """What is found of a block of code on all ranks."""
 
-    report: RanksReport | None = None  # on rank 0, once the block has ended
-    _saved: dict[str, Any] | None = None
-    _steps: list[int] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.report: RanksReport | None = None  # on rank 0, once the block has ended
+        self._saved: dict[str, Any] = {}
+        self._steps: list[int] = []
 
     def step(self) -> None:
         """Say that a step has ended; all ranks do so alike."""
@@ -52,7 +51,7 @@ class Watched:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the answers of all ranks to a file; only rank 0 does so."""
-        if self._saved is not None:
+        if self._saved:
             text = json.dumps(self._saved, separators=(",", ":"))
             Path(path).write_text(text, encoding="utf-8")
 
@@ -137,15 +136,15 @@ def _hand_over(
 def opened(saved: Mapping[str, Any]) -> RanksReport:
     """The report of what `save` wrote or `to_dict` gave."""
     version, kind = saved.get("gpumagic"), saved.get("kind")
-    said = saved.get("answers")
-    if kind != KIND or version != SAVED:
+    answers = saved.get("answers")
+    if kind != KIND or version != SAVED or not isinstance(answers, list):
         raise GpuMagicError(
             f"this is no block of many ranks of version {SAVED}: "
             f"{str(kind)[:20]}, version {str(version)[:20]}",
             "open it with the gpumagic that wrote it",
         )
-    answers = said if isinstance(said, list) else []
-    return analysis.analyse(answers, with_memory=bool(saved.get("with_memory")))
+    read = [read_answer(each, at) for at, each in enumerate(answers)]
+    return analysis.of_answers(read, with_memory=bool(saved.get("with_memory")))
 
 
 # --------------------------------------------------------------- what one rank measures
@@ -201,8 +200,8 @@ class _Measurement:
         finally:
             self.said |= {
                 "error": error_line(raised),
-                "error_line": None if raised is None else line_of(raised),
-                "flight": None if raised is None else flight(),
+                "error_line": line_of(raised),
+                "flight": flight(asks_for_calls=raised is not None),
                 **seen,
             }
 
@@ -242,7 +241,7 @@ class _Measurement:
             tracing.require_startable(torch)
             profile = tracing.started(torch, "cuda", devices_alone=True)
         gathering.start_together(self._ranks)
-        if profile is not None:
+        if profile:
             alarm.set()
         try:
             yield
@@ -252,7 +251,7 @@ class _Measurement:
                 with contextlib.suppress(RuntimeError):  # an error of the block's
                     torch.cuda.synchronize()
             seen |= {"ended_ns": time.time_ns(), "told_by": ""}
-            if profile is not None:
+            if profile:
                 # The user's own profiler may have taken its place meanwhile.
                 with contextlib.suppress(OSError, GpuMagicError, *_PROFILER_ERRORS):
                     if "until_ns" not in seen:
@@ -265,23 +264,21 @@ class _Measurement:
     @contextlib.contextmanager
     def _profiled(self, seen: dict[str, Any]) -> Iterator[None]:
         """By a profile of everything: the simulated GPU's, or what has no recorder."""
-        measured = None
+        measured = on_rank.Measured()
         # Before the profile, or it would be in it.
         with contextlib.suppress(GpuMagicError, *_PROFILER_ERRORS):
             on_rank.warm_up(profile=True)
         gathering.start_together(self._ranks)
         with contextlib.ExitStack() as stack:
+            seen["told_by"] = ""
             with contextlib.suppress(GpuMagicError):
                 measured = stack.enter_context(on_rank.measuring(profile=True))
-            try:
-                yield
-            finally:
-                seen["told_by"] = "" if measured is None else self.said["told_by"]
+                seen["told_by"] = self.said["told_by"]
+            yield
         # Not reached where the block fails: then its times are not looked at either.
-        if measured is not None and measured.said is not None:
-            seen |= measured.said | {
-                "seat": on_rank.seat() | {"rank": self._ranks.rank}
-            }
+        if measured.said:
+            seat = measured.said["seat"] | {"rank": self._ranks.rank}
+            seen |= measured.said | {"seat": seat}
 
     @contextlib.contextmanager
     def _memory(self, seen: dict[str, Any]) -> Iterator[None]:
@@ -295,27 +292,25 @@ class _Measurement:
 
 def _way(*, profile: bool, are_apart: bool) -> str:
     """What tells of collectives here; of hosts apart, what needs no common clock."""
-    _, _, backend = on_rank.group()
-    if simulated_box() is not None:
+    _, backend = on_rank.group()
+    if simulated_box():
         return SIMULATOR
-    if not profile and backend is not None and "nccl" in backend:
+    if not profile and "nccl" in backend:
         return KERNELS
-    recorded = backend is None or ("gloo" in backend and is_recorded())
-    return RECORDER if recorded and not profile and not are_apart else PROFILER
+    is_known = not backend or ("gloo" in backend and is_recorded())
+    return RECORDER if is_known and not profile and not are_apart else PROFILER
 
 
 def _read_trace(text: str) -> dict[str, Any]:
     """What a trace of kernels alone tells."""
-    from gpumagic.gpu_open.rank_trace import rank_of
     from gpumagic.gpu_open.trace_file import read
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         file.write_text(text, encoding="utf-8")
         events = read(file)
-    rank = rank_of(events)
-    told = on_rank.times_of(None, (events, rank))
+    told = on_rank.times_of(events, 0.0)
     kept = ["collectives"]
-    if not rank.zero_ns:  # its times are by no clock of ours
+    if not events.since_1970:  # its times are by no clock of ours
         kept += ["began_ns", "ended_ns"]
     return {key: told[key] for key in kept}

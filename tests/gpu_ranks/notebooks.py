@@ -97,10 +97,10 @@ class Notebook:
         return is_sent and all(self._waits(each) for each in asked.running)
 
     def _waits(self, engine, for_s=0.0):
-        said = self._alive().get(engine, {})
-        if said.get("stuck_s") is None:  # of some calls no recorder tells
-            return for_s == 0 and said.get("inside") is not None
-        return said["stuck_s"] >= for_s
+        said = self._alive().get(engine)
+        if said and said.stuck_s:
+            return said.stuck_s >= for_s
+        return bool(said and said.inside) and for_s == 0  # no recorder tells of it
 
     def _alive(self):
         """The last word of each engine that runs what was asked last."""

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from gpumagic.gpu_ranks.answer_seats import Misplaced, SeatFinding, SeatsReport
 from gpumagic.gpu_ranks.answer_times import RanksReport, RankTime
-from gpumagic.gpu_ranks.answer_where import RankIs, Waiting, WhereReport
-from gpumagic.gpu_ranks.answers import RankMemory, Seat, Unfinished
+from gpumagic.gpu_ranks.answer_where import Waiting, WhereReport
+from gpumagic.gpu_ranks.answers import Alive, RankMemory, Seat, Unfinished
 from gpumagic.report.places import CodeLine
 
 MS = 1e-3
@@ -59,7 +59,7 @@ def rank_time(name, own_ms, *, slow_ms, moves_ms=8.0, **more):
     )
 
 
-_OWN_MS = (205.0, 206.0, 207.0, 322.0, 205.0, 206.0, 205.0, 206.0)
+_OWN_MS = (205.0, 205.0, 207.0, 322.0, 205.0, 206.0, 205.0, 206.0)
 _TIMES = tuple(
     rank_time(
         name,
@@ -72,7 +72,7 @@ _TIMES = tuple(
     for name, own_ms in enumerate(_OWN_MS)
 )
 _MEMORY = tuple(
-    RankMemory(name, 60 * GIB + name * 2**20, 80 * GIB) for name in range(8)
+    RankMemory(60 * GIB + name * 2**20, 80 * GIB, name) for name in range(8)
 )
 STRAGGLER = RanksReport(
     times=_TIMES,
@@ -81,7 +81,7 @@ STRAGGLER = RanksReport(
     ranks=8,
     matched=3,
     slowest=3,
-    ratio=1.57,
+    took_s=0.412,
     during="backward",
     clock_error_s=12e-6,
 )
@@ -95,11 +95,12 @@ _EQUAL = RanksReport(
     seats=seats(4),
     ranks=4,
     matched=12,
+    took_s=0.415,
     clock_error_s=3e-6,
 )
 _ALONE = replace(
     STRAGGLER,
-    during=None,
+    during="",
     differently=(("LIMITED", "something held the clock of the GPU down"),),
 )
 
@@ -167,8 +168,6 @@ _THOUSAND = RanksReport(
     ranks=1024,
     matched=90,
     slowest=123,
-    ratio=1.54,
-    told_s=0.412,
     took_s=6.0,
 )
 _ODD_MEMORY = replace(
@@ -200,8 +199,8 @@ _DEAF = replace(
 )
 _HANG = WhereReport(
     waiting=(Waiting("all_reduce", 2, (0, 1, 3), 12.0, (2,), ((2, _LINE),)),),
-    ranks=tuple(
-        RankIs(name, "at work", "line 3" if name == 2 else "line 5")
+    alive=tuple(
+        Alive(name, line=_LINE if name == 2 else CodeLine("line 5"))
         for name in range(4)
     ),
     seats=seats(4),
@@ -275,10 +274,11 @@ SAMPLES = (
                     1.0,
                     (2,),
                     ((2, CodeLine(HOSTILE, HOSTILE)),),
-                    mismatch=None,
                 ),
             ),
-            ranks=(RankIs(0, HOSTILE, HOSTILE), RankIs(2, "at work", HOSTILE)),
+            alive=tuple(
+                Alive(name, None, CodeLine(HOSTILE), HOSTILE) for name in (0, 2)
+            ),
         ),
     ),
 )

@@ -20,6 +20,11 @@ NS = 1_000_000_000
 MS = 1_000_000
 
 
+def analyse(answers):
+    """The report of what ranks have sent."""
+    return analysis.of_answers([read_answer(e, at) for at, e in enumerate(answers)])
+
+
 def done(rank, rows, began_ns, ended_ns, **more):
     """What a rank says of a cell."""
     return {
@@ -100,7 +105,7 @@ def test_own_work_waits_and_moves_add_up(data, ranks, collectives):
     moves = [random_of.randint(MS, 9 * MS) for _ in range(collectives)]
     begins = [random_of.randint(NS, NS + 5 * MS) for _ in range(ranks)]
 
-    report = analysis.analyse(played(works, moves, begins_ns=begins))
+    report = analyse(played(works, moves, begins_ns=begins))
 
     assert report.slowest == slow
     assert report.matched == collectives
@@ -120,10 +125,10 @@ def test_what_all_know_is_told_where_traces_were_cut():
         kept = [row for row in each["collectives"] if row[5] <= each["until_ns"]]
         each["collectives"] = kept
 
-    report = analysis.analyse(answers)
+    report = analyse(answers)
 
     assert (report.matched, report.unmatched, report.slowest) == (2, 0, 1)
-    assert report.told_s == pytest.approx(0.130)
+    assert report.elapsed_s == pytest.approx(0.130)
     assert report.took_s == pytest.approx(0.325)
     for each in report.times:
         assert each.elapsed_s == pytest.approx(0.130)
@@ -201,7 +206,7 @@ def test_groups_within_the_group(random_of, ranks, collectives):
     """Own work, waits, moves and blame are the truth, and add up to each one's time."""
     said, truth = crowd(random_of, ranks, collectives)
 
-    for each in analysis.analyse(said).times:
+    for each in analyse(said).times:
         for what, true_ns in truth[each.name].items():
             assert getattr(each, f"{what}_s") * NS == pytest.approx(true_ns, abs=1)
         parts = each.own_s + each.waits_s + each.moves_s
@@ -232,7 +237,7 @@ def test_more_is_needed_where_nobody_waited():
     for longer_ns, place in ((20, 0), (20, 1), (80, 1)):
         works = [[10 * MS] * 2 for _ in range(3)]
         works[2][place] += longer_ns * MS
-        found.append(analysis.analyse(played(works, [MS])))
+        found.append(analyse(played(works, [MS])))
 
     assert [each.slowest for each in found] == [2, None, 2]
     assert [bool(each.times[2].blamed_s) for each in found] == [True, False, False]
@@ -247,7 +252,7 @@ def test_memory_first_to_run_out_and_odd_one():
         for peak, limit in zip(peaks, limits, strict=True)
     ]
 
-    report = analysis.analyse(played([[MS]] * 6, [], memory=memory))
+    report = analyse(played([[MS]] * 6, [], memory=memory))
 
     assert report.runs_out_first == 2
     assert report.odd_in_memory == (4,)
@@ -266,7 +271,7 @@ def test_who_raised_first_is_told_from_those_that_lost_it():
         done(rank, [], NS, NS + at, error=error, error_line=line)
         for rank, (error, at) in enumerate(zip(errors, (8, 9, 3, 4), strict=True))
     ]
-    report = analysis.analyse(answers)
+    report = analyse(answers)
 
     whys = {each.name: each.why for each in report.unfinished}
     assert whys == {0: "lost", 1: "lost", 2: "raised", 3: "raised"}
@@ -277,7 +282,7 @@ def test_who_raised_first_is_told_from_those_that_lost_it():
     assert "(train.py, line 31)" in " ".join(told.split())
     assert "2 others lost it" in " ".join(told.split())
     # If all say that another is gone, each has raised what it says.
-    unknown = analysis.analyse(answers[:2]).unfinished
+    unknown = analyse(answers[:2]).unfinished
     assert [each.why for each in unknown] == ["raised"] * 2
 
 
@@ -286,7 +291,7 @@ def test_two_that_call_themselves_the_same():
     answers = played([[MS], [MS]], [])
     answers[1]["seat"]["rank"] = 0
 
-    report = analysis.analyse(answers)
+    report = analyse(answers)
 
     assert [each.name for each in report.times] == [0]
     assert report.unfinished[0].why == "garbage"
@@ -304,7 +309,7 @@ def test_a_thousand_ranks():
     took_s = {}
     for ranks in (256, 1024):
         began_s = time.process_time()
-        report = analysis.analyse(answers[:ranks])
+        report = analyse(answers[:ranks])
         took_s[ranks] = time.process_time() - began_s
         assert report.ranks == ranks
         assert report.slowest == 200

@@ -235,7 +235,7 @@ def test_after_ctrl_c_nothing_more_is_asked(four, tmp_path):
         "ran = False",
     )
     magics = four.shell.magics_manager.registry["RanksMagics"]
-    magics._notebook_here()._warm.clear()
+    magics._notebook._warm.clear()
     with ctrl_c((tmp_path / "began").exists), pytest.raises(KeyboardInterrupt):
         four.cell("ran = True", "--on 1")
     four.on([1], "on_rank.warm_up = warm_up")

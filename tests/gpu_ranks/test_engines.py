@@ -12,7 +12,7 @@ import pytest
 
 from gpumagic.errors import GpuMagicError, UsageProblem
 from gpumagic.gpu_ranks import answer_where, engines
-from gpumagic.gpu_ranks.answers import VERSION, Alive, Unfinished
+from gpumagic.gpu_ranks.answers import Alive, Unfinished
 from gpumagic.gpu_ranks.engines import Asked, Engines, client_in
 from gpumagic.gpu_ranks.notebook import _word_of
 
@@ -65,19 +65,24 @@ def test_of_two_clusters_somebody_has_to_choose():
 
 
 def test_a_cluster_that_was_stopped_is_none():
-    """Its client is still there, and has no engines; nor has one that was closed."""
+    """Its client is still there, also with engines that nobody has signed off."""
     gone, here, closed = Client("tcp://a", ids=()), Client("tcp://b"), Client("tcp://c")
-    closed._closed = True
+    stopped, closed._closed = Client("tcp://d"), True
+    stopped.cluster = SimpleNamespace(controller=None)
 
-    assert client_in({"old": gone, "rc": here, "closed": closed}, closed) is here
+    every = {"old": gone, "rc": here, "closed": closed, "stopped": stopped}
+    assert client_in(every, closed) is here
     assert client_in({"old": gone}) is gone
+    with pytest.raises(GpuMagicError, match="of one that runs"):
+        client_in({"rc": stopped})
 
 
 @pytest.mark.parametrize("typed", ["7", "1-9", "x", "3-1", "0,,2", "99999999999999"])
 def test_engines_that_are_not_there(typed):
     """Who names engines that are not there is told so, before anybody is asked."""
-    with pytest.raises(GpuMagicError, match="names no engines"):
-        Engines(Client("tcp://a", range(4))).chosen(typed)
+    with pytest.raises(GpuMagicError, match="names no engines") as refused:
+        Engines(Client("tcp://a", range(3))).chosen(typed)
+    assert "--on 0-2 for several" in refused.value.hint
 
 
 @pytest.mark.parametrize(
@@ -108,16 +113,11 @@ def running(*, is_over=False):
     )
 
 
-def alive(engine):
-    """What an engine says while it runs."""
-    return {"version": VERSION, "kind": "alive", "rank": engine}
-
-
 def test_who_was_sent_ctrl_c_just_now_is_not_called_deaf():
     """It has a second to come back, and only who was sent it can be deaf."""
-    asked = Asked(lambda _: running(), [0, 1])
+    asked = Asked(lambda _: running(), [0, 1], {})
     asked.begin()
-    asked._alive = {0: alive(0), 1: alive(1)}
+    asked._alive = {0: Alive(0), 1: Alive(1)}
     asked.interrupted, asked.interrupted_s = (0,), time.monotonic()
     assert [each.deaf for each in asked.checked()] == [False, False]
 
@@ -136,14 +136,14 @@ def test_what_was_sent_is_known_though_ctrl_c_comes_meanwhile():
             time.sleep(0.2)
         return running()
 
-    asked = Asked(send, [0, 1, 2])
+    asked = Asked(send, [0, 1, 2], {})
     with pytest.raises(KeyboardInterrupt):
         asked.begin()
     asked.begin()
     assert sent == list(asked.results) == [0, 1, 2]
 
     with pytest.raises(KeyError):
-        Asked({}.__getitem__, [0]).begin()
+        Asked({}.__getitem__, [0], {}).begin()
 
 
 # ---------------------------------------------------------------------- the panel

@@ -94,7 +94,7 @@ said = on_engine.join(
     {"engine": 0, "rank": 0, "world_size": 1, "local_rank": 0}
     | {"address": "127.0.0.1", "port": place["port"]}
 )
-print(said.get("refused"), on_rank.group()[2])
+print(said.get("refused"), on_rank.group()[1])
 """
 
 

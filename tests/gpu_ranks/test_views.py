@@ -89,4 +89,4 @@ def test_memory_that_no_rank_tells_hides_no_times():
     asked = replace(STRAGGLER, memory=(), with_memory=True)
 
     assert text(asked).startswith(text(STRAGGLER).split(";")[0])
-    assert "none has used a GPU" in text(asked)
+    assert "no rank has used a GPU" in text(asked)

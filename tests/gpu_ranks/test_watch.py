@@ -109,7 +109,7 @@ def test_straggler_is_named(case: Case, name: str, told_by: str) -> None:
 def test_one_late_collective_is_found(case: Case) -> None:
     """A rank that is late once is named with the collective it was late to."""
     report = case("one")["report"]
-    assert (report["slowest"], report["one_collective"]) == (1, 5)
+    assert (report["slowest"], report["one_collective"]) == (1, 6)
 
 
 def test_saved_report_opens_as_it_was(case: Case, folder: Path) -> None:
@@ -123,9 +123,8 @@ def test_saved_report_opens_as_it_was(case: Case, folder: Path) -> None:
 def test_full_recorder_tells_of_the_last_part(case: Case) -> None:
     """The newest calls are known, and all times are of their part alone."""
     report = case("many")["report"]
-    longest_s = max(each["elapsed_s"] for each in report["times"])
     assert 250 <= report["matched"] <= 300
-    assert longest_s <= report["told_s"] + 1e-9 < 10 * longest_s
+    assert 0 < max(each["elapsed_s"] for each in report["times"]) < report["took_s"]
 
 
 # ------------------------------------------------------------------------- failure
@@ -232,6 +231,7 @@ def test_one_rank_without_a_group() -> None:
     assert watched.report is not None
     (time,) = watched.report.times
     assert (time.name, time.waits_s, time.own_s) == (0, 0.0, time.elapsed_s)
+    assert "sends another" not in str(watched.report)
     assert watched.report.seats[0].pid == os.getpid()
 
 
@@ -272,7 +272,7 @@ def test_profiler_that_does_not_start_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where kernels cannot be seen the block runs, and nothing is said of waits."""
-    monkeypatch.setattr(watching.on_rank, "group", lambda: (0, 1, "nccl"))
+    monkeypatch.setattr(watching.on_rank, "group", lambda: (0, "nccl"))
     with gpu_ranks.watch() as watched:
         pass
     assert watched.report is not None
@@ -281,8 +281,9 @@ def test_profiler_that_does_not_start_changes_nothing(
 
 def test_garbage_in_a_file_is_named() -> None:
     """A file of another version is refused; what no rank can mean is no exception."""
-    with pytest.raises(GpuMagicError, match="version 3"):
-        watching.opened({"gpumagic": 1, "kind": "ranks"})
+    for saved in ({"gpumagic": 1, "answers": []}, {"gpumagic": 3, "answers": 7}):
+        with pytest.raises(GpuMagicError, match="version 3"):
+            watching.opened(saved | {"kind": "ranks"})
     absent = {"version": VERSION, "kind": "absent", "name": 1, "why": "song"}
     for answers in ([None], [{"version": VERSION, "kind": "done"}], [absent]):
         saved = {"gpumagic": 3, "kind": "ranks", "answers": answers}
@@ -344,6 +345,6 @@ def test_only_what_all_know_is_compared() -> None:
     nothing = opened([(1, 10)], [(8, 60)], first=first, from_ns=50 * MS)
 
     assert [each.elapsed_s for each in part.times] == pytest.approx([0.06, 0.06])
-    assert (part.matched, part.told_s) == (1, pytest.approx(0.06))
-    assert (nothing.told_s, nothing.times) == (0.0, ())
+    assert (part.matched, part.took_s) == (1, pytest.approx(0.1))
+    assert nothing.times == ()
     assert "no time is known of all ranks at once" in str(nothing)
