@@ -20,6 +20,7 @@ from gpumagic.drawing import (
 from gpumagic.drawing import how_measured as how
 from gpumagic.report.units import bytes_text, count_text, listed
 from gpumagic.tensor_info.answer_tensor import drawn, shape_text
+from gpumagic.tensor_info.overlap import INTERLOCKED
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
@@ -35,7 +36,10 @@ _USUAL_KINDS = ("parameter", "tensor", "state", "attribute")
 _MOST_ODD_IN_TITLE = 3
 _HOW = "No operation was run on any tensor, and nothing is kept of them but figures."
 _HOW_VALUES = "The elements of every tensor were read once, where they lie."
-_ONCE = "What several names reach is counted once, in each line and in the whole."
+_ONCE = (
+    "What several names reach is counted once, in each line and in the whole.\n"
+    f"{INTERLOCKED}"
+)
 _SCALES = ((10**12, " T"), (10**9, " G"), (10**6, " M"))
 
 
@@ -90,7 +94,7 @@ def short_count(count: int) -> str:
 
 def draw(report: ModelReport) -> Drawing:
     """The totals, the tree, what is odd."""
-    return drawn(model_headline(report), _parts(report), report.simulated)
+    return drawn(model_headline(report), _parts(report), simulated=report.simulated)
 
 
 def model_headline(report: ModelReport) -> str:

@@ -36,36 +36,36 @@ def view_headline(report: ViewReport) -> str:
 
 def draw(report: ViewReport) -> Drawing:
     """The answer, where it breaks, what works, and why."""
-    return drawn(view_headline(report), _parts(report), report.tensor.simulated)
+    return drawn(
+        view_headline(report), _parts(report), simulated=report.tensor.simulated
+    )
 
 
 def _parts(report: ViewReport) -> Iterator[Part]:
     tensor, view = report.tensor, numbers_text(report.shape)
     visible = visible_tensor(tensor)
-    if visible is not None and visible.landings and tensor.storage_bytes != 0:
+    if visible and visible.landings:
         marks = {
             report.next_expected: "expected",
             report.last_element: "last",
             report.next_element: "next",
         }
-        known = {place: word for place, word in marks.items() if place is not None}
-        yield memory_strip(visible, known)
-    if report.view and report.stride is not None:
+        yield memory_strip(visible, marks)
+    if report.view:
         yield Paragraph(
             f"The strides of the view are {numbers_text(report.stride)}; it shares its "
             "elements with the tensor."
         )
     elif not report.problem:
         yield _ways(report, view)
-    dims, new = report.blocked_between_old_dims, report.blocked_new_dim
-    if dims is not None and new is not None:
-        at = ", ".join(map(str, report.last_index or ()))
+    if dims := report.blocked_between_old_dims:
+        new, at = report.blocked_new_dim, [*(report.last_index or ())]
         yield Note(
             "problem",
             f"new dim {new} (of {report.shape[new]:,}) must walk old dims {dims[0]} "
             f"and {dims[1]} together: for that, dim {dims[0]} would need stride "
             f"{report.stride_needed:,} and has {report.stride_found:,}. "
-            f"After [{at}] at place {report.last_element:,} the next element lies at "
+            f"After {at} at place {report.last_element:,} the next element lies at "
             f"{report.next_element:,}, not at {report.next_expected:,}.",
         )
     yield from (Note("problem", remark) for remark in report.remarks)
@@ -77,7 +77,7 @@ def _parts(report: ViewReport) -> Iterator[Part]:
 def _ways(report: ViewReport, view: str) -> Table:
     """The code that works in the place of what does not."""
     name, rows = report.tensor.expression, []
-    if report.permutation_that_works is not None:
+    if report.permutation_that_works:
         order = numbers_text(report.permutation_that_works)
         rows.append((f"{name}.permute{order}.view(-1)", "a view, in memory order"))
     copy = f"a copy of {bytes_text(report.reshape_copies_bytes)}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.report.record import Record, Report
-from gpumagic.tensor_info.geometry import View
+from gpumagic.tensor_info.geometry import Geometry, View
 from gpumagic.tensor_info.overlap import Shared
 
 if TYPE_CHECKING:
@@ -22,18 +22,27 @@ class Facts(Record):
     """What a tensor says of itself. Sizes and strides are in elements."""
 
     kind: str  # "tensor", "parameter", "numpy array", "sparse tensor (COO)" ...
-    dtype: str | None = None
-    device: str | None = None
+    dtype: str = "unknown dtype"
+    device: str = "unknown device"
     itemsize: int | None = None
     size: tuple[int, ...] | None = None
-    stride: tuple[int, ...] | None = None
-    storage_offset: int | None = None
+    geometry: Geometry | None = None  # None where strides do not tell where it lies
     storage_bytes: int | None = None
     is_view: bool | None = None
     requires_grad: bool | None = None
     on_accelerator: bool = False
     simulated: bool = False
     remarks: tuple[str, ...] = ()  # what could not be told, and why
+
+    @property
+    def stride(self) -> tuple[int, ...] | None:
+        """The strides, where it has any."""
+        return None if self.geometry is None else self.geometry.stride
+
+    @property
+    def storage_offset(self) -> int | None:
+        """Where in the storage the element with all indices 0 lies."""
+        return None if self.geometry is None else self.geometry.offset
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class TensorReport(Facts, Report):
     is_contiguous: bool | None = None  # as torch says
     is_channels_last: bool | None = None  # as torch says
     operators_treat_as: str | None = None  # the memory format of what they return
-    dim_order: tuple[int, ...] | None = None  # slowest first; None if not dense
+    dim_order: tuple[int, ...] = ()  # slowest first; empty if not dense
 
     # whether two indices lead to one element; None where that is not decided
     overlaps_itself: bool | None = None
@@ -80,26 +89,31 @@ class ValueSummary(Record):
     none. Infinities and NaNs are counted.
     """
 
-    minimum: float | None
-    maximum: float | None
-    mean: float | None
-    nan_count: int
-    inf_count: int  # of both signs
-    zero_count: int
+    nan_count: int = 0
+    inf_count: int = 0  # of both signs
+    zero_count: int = 0
+    minimum: float | None = None
+    maximum: float | None = None
+    mean: float | None = None
     first_nan: tuple[int, ...] | None = None  # its index
     first_inf: tuple[int, ...] | None = None
     heat: HeatMap | None = None
+
+    @property
+    def not_finite(self) -> str:
+        """How many NaNs and infinities there are, in words; empty without any."""
+        found = (self.nan_count, "NaN"), (self.inf_count, "inf")
+        return " and ".join(f"{n:,} {word}" for n, word in found if n)
 
 
 @dataclass(frozen=True)
 class HeatMap(Record):
     """The values as tiles: each the mean of the finite ones of a block."""
 
-    row_dim: int | None  # None for a vector, which is one row
-    column_dim: int
+    dims: tuple[int, ...]  # that of the rows and that of the columns; a vector is a row
     block: tuple[int, int]  # the rows and columns of one tile
     means: tuple[tuple[float | None, ...], ...]  # None where nothing is finite
-    marks: tuple[tuple[str, ...], ...]  # "nan", "inf" where a block has any
+    marks: tuple[tuple[str, ...], ...]  # "NaN", "inf" where a block has any
 
 
 @dataclass(frozen=True)
@@ -122,8 +136,7 @@ class Pair(Shared):
 
     first: int = field(kw_only=True)
     second: int = field(kw_only=True)
-    same_storage: bool | None = None
-    storage_ranges_intersect: bool | None = None
+    storage: str = "unknown"  # "same", "two", or "two over one memory"
     same_layout: bool | None = None
 
 
@@ -154,7 +167,7 @@ class Name(Record):
     kind: str
     dtype: str
     size: tuple[int, ...]
-    touched_bytes: int | None
+    touched_bytes: int
     first_byte: int  # in the memory of its group
     last_byte: int  # exclusive
     is_output: bool = False  # held by Out, _ or the like
@@ -166,11 +179,11 @@ class Group(Record):
 
     device: str
     stored_bytes: int
-    used_bytes: int | None  # that some of the names reach
-    kept_for_nothing_bytes: int | None
+    used_bytes: int  # that some of the names reach
+    kept_for_nothing_bytes: int
     names: tuple[Name, ...]
-    # what copies in the place of all names would free; None where they would not do
-    freed_by_copies_bytes: int | None = None
+    # by copies in the place of all names; nothing where a parameter is among them
+    freed_by_copies_bytes: int = 0
 
 
 @dataclass(frozen=True)

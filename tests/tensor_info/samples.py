@@ -46,8 +46,6 @@ def tensor(size, stride=None, offset=0, *, itemsize=4, stored_bytes=None, **othe
         device="cpu",
         itemsize=itemsize,
         size=g.size,
-        stride=g.stride,
-        storage_offset=offset,
         geometry=g,
         memory=Memory("cpu", ADDRESS, stored_bytes, ADDRESS),
         storage_bytes=stored_bytes,
@@ -58,25 +56,19 @@ def tensor(size, stride=None, offset=0, *, itemsize=4, stored_bytes=None, **othe
     return dataclasses.replace(report, **others)
 
 
-def geometry_of(report):
-    """What the formulas need of a report."""
-    return Geometry(report.size, report.stride, report.storage_offset, report.itemsize)
-
-
 def viewed(report, shape):
     """The report of `.view(shape)`."""
-    return ViewReport(**vars(geometry.view(geometry_of(report), shape)), tensor=report)
+    return ViewReport(**vars(geometry.view(report.geometry, shape)), tensor=report)
 
 
 def pair(reports, first, second):
     """Two tensors of one storage beside each other."""
-    one, other = (geometry_of(reports[at]) for at in (first, second))
+    one, other = (reports[at].geometry for at in (first, second))
     return Pair(
         **vars(overlap.shared(one, other, 0)),
         first=first,
         second=second,
-        same_storage=True,
-        storage_ranges_intersect=True,
+        storage="same",
         same_layout=(one.size, one.stride) == (other.size, other.stride),
     )
 
@@ -130,20 +122,19 @@ VALUES = tensor(
     kind="parameter",
     requires_grad=True,
     values=ValueSummary(
+        1,
+        1,
+        1,
         -1.5,
         3.25,
         0.6875,
-        1,
-        1,
-        1,
         (1, 0),
         (1, 2),
         HeatMap(
-            0,
-            1,
+            (0, 1),
             (1, 1),
             ((-1.5, 0.0, 3.25), (None, 1.0, None)),
-            (("", "", ""), ("nan", "", "inf")),
+            (("", "", ""), ("NaN", "", "inf")),
         ),
     ),
 )

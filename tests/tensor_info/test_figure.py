@@ -97,9 +97,9 @@ def test_each_sector_has_the_lanes_that_it_serves(axes, itemsize, past):
     """By enumeration of every byte, as the table beside it counts; lines by colour."""
     size, stride = (tuple(axis[at] for axis in axes) for at in (0, 1))
     start = 2**20 + past * itemsize
-    reads = warp_reads(Geometry(size, stride, 0, itemsize), start)
-    report = tensor(size, stride, itemsize=itemsize, address=start)
-    figure = sector_figure(report, reads, "")
+    g = Geometry(size, stride, 0, itemsize)
+    reads = warp_reads(g, start)
+    figure = sector_figure(g, start, reads, "")
 
     assert len(figure.heads) == max(read.sectors for read in reads)
     for row, read, (count, step) in zip(figure.rows, reads, axes, strict=True):
@@ -154,7 +154,16 @@ def test_any_geometry_is_drawn_small(axes, offset, itemsize):
     assert max(map(len, drawing.text(40).splitlines())) <= 40
 
 
-KNOWN = {"kind", "expression", "inner", "remarks"}
+KNOWN = {
+    "kind",
+    "dtype",
+    "device",
+    "dim_order",
+    "warp_along_dim",
+    "expression",
+    "inner",
+    "remarks",
+}
 
 
 @pytest.mark.parametrize("field", sorted({*vars(samples.NHWC)} - KNOWN))

@@ -89,12 +89,12 @@ def test_a_tile_is_the_mean_of_what_is_finite_in_it():
     heat = describe(x, values=True).values.heat
 
     (high, wide), tiles = heat.block, len(heat.means)
-    assert (heat.row_dim, heat.column_dim, heat.block) == (0, 2, (3, 4))
+    assert (heat.dims, heat.block) == ((0, 2), (3, 4))
     for row, column in ((0, 0), (3, 7), (tiles - 1, len(heat.means[0]) - 1)):
         block = x[row * high :, :, column * wide :][:high, :, :wide]
         mean = block[block.isfinite()].mean()
         assert heat.means[row][column] == pytest.approx(float(mean))
-    assert (heat.marks[0][0], heat.marks[-1][-1]) == ("nan", "inf")
+    assert (heat.marks[0][0], heat.marks[-1][-1]) == ("NaN", "inf")
     assert sum(mark != "" for row in heat.marks for mark in row) == 2
 
 
