@@ -34,8 +34,10 @@ _MOST_LINES = 11
 _NAMED_AT_MOST = 2
 _USUAL_KINDS = ("parameter", "tensor", "state", "attribute")
 _MOST_ODD_IN_TITLE = 3
-_HOW = "No operation was run on any tensor, and nothing is kept of them but figures."
-_HOW_VALUES = "The elements of every tensor were read once, where they lie."
+_HOW = {  # by whether values were asked for
+    False: "No operation was run on any tensor, and only figures are kept of them.",
+    True: "The elements of every tensor were read once, where they lie.",
+}
 _ONCE = (
     "What several names reach is counted once, in each line and in the whole.\n"
     f"{INTERLOCKED}"
@@ -102,12 +104,14 @@ def model_headline(report: ModelReport) -> str:
     root = report.root
     if not root.tensors:
         return f"{report.expression}: {report.kind} without a tensor"
+    count, stored = root.parameters or root.elements, bytes_text(root.stored_bytes)
     noun = "parameter" if root.parameters else "element"
-    count = root.parameters or root.elements
     said = [f"{short_count(count)} {noun}{'s' if count != 1 else ''}"]
-    state = [each for each in report.roles if each.name == "state"]
-    said += [f"{bytes_text(each.stored_bytes)} of state" for each in state]
-    said.append(bytes_text(root.stored_bytes) + (" in all" if state else ""))
+    said += [
+        f"{bytes_text(each.stored_bytes)} of state, {stored} in all"
+        for each in report.roles
+        if each.name == "state"
+    ] or [stored]
     if len(root.devices) == 1:
         said.append(f"{listed(_float_dtypes(root), most=2)} on {root.devices[0]}")
     title = f"{report.expression}: {', '.join(said)}"
@@ -128,7 +132,7 @@ def _float_dtypes(root: Node) -> list[str]:
 def _parts(report: ModelReport) -> Iterator[Part]:
     """The tree, what it takes, what to do; then all levels and all that is odd."""
     whole = report.root
-    noun = "parameters" if _counts_parameters(report) else "elements"
+    noun = _counted(report)
     caption = f"{noun.capitalize()} and bytes of each part, and its share of the bytes"
     root = _branch(report, [whole])
     tree = Tree(caption, (noun, ""), _opened(root, _MOST_LINES - 1)[0])
@@ -143,29 +147,29 @@ def _parts(report: ModelReport) -> Iterator[Part]:
     if whole.children:
         everything = replace(tree, root=root, whole=True)
         yield Details("The whole tree", (everything,), "tree", in_text_only=True)
-    said = _HOW_VALUES if report.values else _HOW
-    yield how(Paragraph(f"{said}\n{_ONCE}"))
+    yield how(Paragraph(f"{_HOW[report.values]}\n{_ONCE}"))
 
 
-def _counts_parameters(report: ModelReport) -> bool:
-    return report.kind.startswith("module") and report.root.parameters > 0
+def _counted(report: ModelReport) -> str:
+    """What is counted of each part."""
+    is_module = report.kind.startswith("module") and report.root.parameters
+    return "parameters" if is_module else "elements"
 
 
 def _branch(report: ModelReport, run: Sequence[Node]) -> Branch:
     """A part as a line; several that are built alike are one, with what is in each."""
     first, last, whole = run[0], run[-1].name, report.root.stored_bytes
-    what = first.kind if first.size is None else shape_text(first.size)
+    what = shape_text(first.size) if first.is_tensor else first.kind
     name = f"{first.name} {what}".rstrip()
     if len(run) > 1:
         number = last[len(last.rstrip("0123456789")) :]
         name = f"{first.name} to {number}: {len(run)} x {first.kind or 'alike'}"
-    which = "parameters" if _counts_parameters(report) else "elements"
-    count = sum(getattr(each, which) for each in run)
+    count = sum(getattr(each, _counted(report)) for each in run)
     stored = sum(each.stored_bytes for each in run)
     return Branch(
         name,
         (f"{count:,}", bytes_text(stored)),
-        stored / whole if whole else 0.0,
+        stored / (whole or 1),
         _said(report, first),
         tuple(_below(report, first)),
     )
@@ -196,13 +200,13 @@ def _said(report: ModelReport, node: Node) -> str:
         said.append(listed(node.dtypes))
     if node.devices not in ((), (device,)):
         said.append(listed(node.devices))
-    if node.size is not None and node.kind not in _USUAL_KINDS:
+    if node.is_tensor and node.kind not in _USUAL_KINDS:
         said.append(node.kind)
     said.append(node.odd)
-    if node.parameters and not node.trainable and node.size is None:
+    if node.parameters and not node.trainable and not node.is_tensor:
         said.append("frozen")
-    for count, word in ((node.nan_count, "NaN"), (node.inf_count, "inf")):
-        said += [f"{count:,} {word}"] if count else []
+    odd = (node.nan_count, "NaN"), (node.inf_count, "inf")
+    said += [f"{count:,} {word}" for count, word in odd if count]
     return "; ".join(filter(None, said))
 
 
@@ -232,8 +236,8 @@ def _amounts(report: ModelReport) -> Table:
             Column("Bytes", number=True), lambda each: bytes_text(each.stored_bytes)
         ),
     )
-    roles = report.roles if len(report.roles) > 1 else ()
-    return Table.of("What it takes", properties, (*report.types, *roles), name="types")
+    amounts = (*report.types, *report.roles)
+    return Table.of("What it takes", properties, amounts, name="types")
 
 
 def _note(report: ModelReport, odd: Oddity) -> Note:

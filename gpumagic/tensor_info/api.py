@@ -218,15 +218,14 @@ def _pair_of(first: int, second: int, one: Reading, other: Reading) -> Pair:
 
 def _in_common(one: Reading, other: Reading) -> tuple[str, overlap.Shared]:
     """How their storages lie to each other, and which elements both have."""
-    mine, its = one.memory, other.memory
     if one.storage and one.storage == other.storage:
         storage, distance_bytes = "same", 0
-    elif not (mine.size_bytes and its.size_bytes):
+    elif not (one.start and other.start):
         return "two" if one.storage and other.storage else "unknown", _UNKNOWN
-    elif len([*overlap.clusters((mine, its), lambda memory: memory.span)]) > 1:
+    elif len([*overlap.clusters((one, other), lambda each: each.memory)]) > 1:
         return "two", overlap.NOTHING
     else:
-        storage, distance_bytes = "two over one memory", its.start - mine.start
+        storage, distance_bytes = "two over one memory", other.start - one.start
     if not one.geometry or not other.geometry:
         return storage, _UNKNOWN
     return storage, overlap.shared(one.geometry, other.geometry, distance_bytes)
@@ -262,7 +261,7 @@ def _report_of(reading: Reading, expression: str) -> TensorReport:
     }
     inner = [_report_of(part, f"{expression}: {name}") for name, part in reading.inner]
     report = TensorReport(**told, expression=expression, inner=tuple(inner))
-    g, address = reading.geometry, reading.memory.address
+    g, address = reading.geometry, reading.address
     if not g:
         return report
     figures: dict[str, Any] = {

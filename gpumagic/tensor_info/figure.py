@@ -113,8 +113,8 @@ def index_panel(visible: Visible) -> Figure:
         pages = [(page,) for page in range(min(visible.size[0], _MOST_PAGES))]
         if (more := visible.size[0] - _MOST_PAGES) > 0:
             keys.append(f"dim 0: {more:,} more not drawn")
-    down = [(at,) for at in visible.shown(ndim - 2)] if ndim > 1 else [()]
-    across = [(at,) for at in visible.shown(ndim - 1)] if ndim else [()]
+    axes = ([(at,) for at in visible.shown(dim)] for dim in range(ndim)[-2:])
+    *_, down, across = [()], [()], *axes
     columns = [(page, at) for page in pages for at in across]
     rows = tuple(
         Row(
@@ -125,8 +125,7 @@ def index_panel(visible: Visible) -> Figure:
     )
     if any(tile.text.startswith("=") for row in rows for tile in row.tiles):
         keys.append("=: an element that was drawn already")
-    above = {0: "", 3: "dims 0 and 2"}.get(ndim, f"dim {ndim - 1}")
-    corner = f"dim {ndim - 2} \\ {above}" if ndim > 1 else above
+    corner = ("", "dim 0", "dim 0 \\ dim 1", "dim 1 \\ dims 0 and 2")[ndim]
     heads = tuple(_index_text((*page, *at)) for page, at in columns)
     caption = "Each index with its place in memory, in elements"
     return Figure(caption, corner, heads, rows, tuple(keys))
@@ -298,8 +297,9 @@ def lane_cells(lanes: Sequence[Lane]) -> list[Figure]:
         keys.append(f"{UNUSED.text}: {left_out}")
     held, shares = sum(n > 1 for n in holders), "hold elements of more than one tensor"
     keys.append(f"{held} of {len(holders)} places, {unit} B each, {shares}")
-    shared = (Tile(f"{_TIMES}{n}") if n > 1 else BLANK for n in holders)
-    rows.append(Row("shared", tuple(shared)))
     heads = tuple(str(start // unit) for start in starts)
+    by_head = zip(heads, holders, strict=True)
+    shared = {head: f"{_TIMES}{n}" for head, n in by_head if n > 1}
+    rows.append(_words_below("shared", heads, shared))
     caption = "One memory: each place with the index that lands there, tensor by tensor"
     return [Figure(caption, "place", heads, tuple(rows), tuple(keys))]

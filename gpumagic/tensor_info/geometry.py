@@ -278,7 +278,7 @@ def _laid_over(g: Geometry, runs: tuple[Run, ...], shape: tuple[int, ...]) -> Vi
     """
     inner = len(runs)  # the run that is being filled
     left, done = 1, 1
-    step = g.stride[-1] if g.ndim else 1
+    step = (1, *g.stride)[-1]
     stride = [1] * len(shape)
     for dim in reversed(range(len(shape))):
         if shape[dim] != 1 and left == 1:

@@ -339,7 +339,7 @@ def _remarks(leaves: Sequence[Leaf]) -> Iterator[str]:
     for leaf in leaves:
         if leaf.unread:
             unread.setdefault(leaf.unread, []).append(leaf.path)
-        if leaf.reading.remarks and not leaf.reading.memory.size_bytes:
+        if leaf.reading.remarks and not leaf.reading.start:
             yield f"{leaf.reading.kind}: {leaf.reading.remarks[0]}"
     for reason, paths in unread.items():
         yield f"values of {listed(paths, most=1)} cannot be read: {reason}"

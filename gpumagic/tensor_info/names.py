@@ -39,9 +39,8 @@ _ASKED_FOR = -1
 
 def _group(holders: Sequence[_Holder]) -> Group:
     """The report on holders whose memory intersects."""
-    memories = [each.reading.memory for each in holders]
-    start = min(each.start for each in memories)
-    stored = max(each.span[2] for each in memories) - start
+    start = min(each.reading.start for each in holders)
+    stored = max(each.reading.memory[2] for each in holders) - start
     used = covered_bytes(each for holder in holders for each in holder.reading.placed)
     freed = stored - sum(
         each.reading.numel * (each.reading.itemsize or 0) for each in holders
@@ -50,7 +49,7 @@ def _group(holders: Sequence[_Holder]) -> Group:
     if any(each.reading.kind == "parameter" for each in holders):
         freed = 0
     return Group(
-        device=memories[0].device,
+        device=holders[0].reading.device,
         stored_bytes=stored,
         used_bytes=used,
         kept_for_nothing_bytes=stored - used,
@@ -88,15 +87,15 @@ def alias_report(
         if objects.is_tensor(thing):
             holders.append(_Holder(number, name, read(thing, name), is_output))
     groups: list[Group] = []
-    with_memory = [each for each in holders if each.reading.memory.size_bytes]
-    for cluster in clusters(with_memory, lambda each: each.reading.memory.span):
+    with_memory = [each for each in holders if each.reading.start]
+    for cluster in clusters(with_memory, lambda each: each.reading.memory):
         # In the order of names: the notebook's own first, outputs last.
         named = sorted(each for each in cluster if each.number != _ASKED_FOR)
         if named and (wanted is None or len(named) < len(cluster)):
             groups.append(_group(named))
     # What several names share, or one keeps some of for nothing.
     told = [e for e in groups if len(e.names) > 1 or e.kept_for_nothing_bytes]
-    of_simulator = {e.reading.memory.device for e in holders if e.reading.simulated}
+    of_simulator = {e.reading.device for e in holders if e.reading.simulated}
     return AliasReport(
         groups=tuple(sorted(told, key=lambda group: -group.stored_bytes)),
         complete=complete,

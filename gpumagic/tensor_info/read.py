@@ -24,38 +24,29 @@ from gpumagic.tensor_info.report import Facts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from gpumagic.tensor_info.overlap import Span
+
 _Answer = TypeVar("_Answer")
-
-
-@dataclass(frozen=True)
-class Memory:
-    """The memory that elements lie in: one storage, or what an array owns.
-
-    Without a byte where there is none, or where it is not known.
-    """
-
-    device: str = ""
-    start: int = 0  # the address that tells it apart from other memory of its device
-    size_bytes: int = 0
-    # the same start as the user's kernels see it: made up on a simulated GPU; or 0
-    address: int = 0
-
-    @property
-    def span(self) -> tuple[str, int, int]:
-        """Its device, its first byte, and the one behind its last."""
-        return self.device, self.start, self.start + self.size_bytes
 
 
 @dataclass(frozen=True)
 class Reading(Facts):
     """One object, read once."""
 
-    memory: Memory = Memory()
+    # where its storage begins, told apart by this from others of its device; 0 where
+    # there is no memory, or none that is known
+    start: int = 0
+    address: int = 0  # that start as kernels see it: made up on a simulated GPU; or 0
     placed: tuple[Placed, ...] = ()  # it, or what it is made of, if they have memory
     identity: int = 0  # of a tensor of torch, with memory or without
     # tells storages of torch apart, with memory or without; two may share memory
     storage: int = 0
     inner: tuple[tuple[str, Reading], ...] = ()
+
+    @property
+    def memory(self) -> Span:
+        """The storage: its device, its first byte, and the one behind its last."""
+        return self.device, self.start, self.start + (self.storage_bytes or 0)
 
     @property
     def numel(self) -> int:
@@ -128,16 +119,17 @@ def _read_tensor(torch: Any, tensor: Any) -> Reading:
     placed = [each for _, part in parts for each in part.placed]
     of_storage: dict[str, Any] = {}
     if storage is not None:
-        size_bytes, simulated = int(storage.nbytes()), objects.is_simulated(storage)
+        simulated = objects.is_simulated(storage)
         of_storage = {
             "storage": int(storage._cdata),  # noqa: SLF001
-            "storage_bytes": size_bytes,
+            "storage_bytes": int(storage.nbytes()),
             "simulated": simulated,
         }
         start = ask("address", lambda: kind.has_memory and address(torch, tensor), 0)
         if geometry and start:  # what holds no byte has the address 0
-            seen = objects.simulated_address(storage) if simulated else start
-            of_storage["memory"] = Memory(str(device), start, size_bytes, seen)
+            of_storage |= {"start": start, "address": start}
+            if simulated:
+                of_storage["address"] = objects.simulated_address(storage)
             placed = [Placed(geometry, start, str(device))]
     return Reading(
         kind=kind.name,
@@ -242,7 +234,8 @@ def _read_array(array: Any) -> Reading:
         itemsize=itemsize,
         size=tuple(size),
         geometry=geometry,
-        memory=Memory("cpu", start, whole.span_bytes, start),
+        start=start if whole.numel else 0,
+        address=start,
         placed=(placed,),
         storage_bytes=whole.span_bytes,
         is_view=of(array, "base") is not None,

@@ -225,6 +225,11 @@ class Node(Record):
     children: tuple[Node, ...] = ()
     same_as: str = ""  # where the same module or container came first
 
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it is one tensor."""
+        return self.tensors == 1 and not self.children
+
 
 @dataclass(frozen=True)
 class Amount(Record):

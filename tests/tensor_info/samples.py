@@ -13,7 +13,7 @@ import math
 from gpumagic.tensor_info import geometry, overlap
 from gpumagic.tensor_info.api import _report_of
 from gpumagic.tensor_info.geometry import Geometry, fresh_strides
-from gpumagic.tensor_info.read import Memory, Reading
+from gpumagic.tensor_info.read import Reading
 from gpumagic.tensor_info.report import (
     AliasReport,
     Amount,
@@ -47,7 +47,8 @@ def tensor(size, stride=None, offset=0, *, itemsize=4, stored_bytes=None, **othe
         itemsize=itemsize,
         size=g.size,
         geometry=g,
-        memory=Memory("cpu", ADDRESS, stored_bytes, ADDRESS),
+        start=ADDRESS,
+        address=ADDRESS,
         storage_bytes=stored_bytes,
         is_view=stride is not None,
         requires_grad=False,
