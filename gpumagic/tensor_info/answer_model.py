@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from gpumagic.drawing import Drawing, NoteKind, Part
     from gpumagic.tensor_info.report import ModelReport, Node, Oddity
 
-# Modules in a Sequential or a ModuleList are typed as items of it.
-_NUMBERED = re.compile(r"\.(\d+)(?=\.|$)")
 _MOST_LINES = 11
 _NAMED_AT_MOST = 2
 _USUAL_KINDS = ("parameter", "tensor", "state", "attribute")
@@ -114,6 +111,9 @@ def model_headline(report: ModelReport) -> str:
     ] or [stored]
     if len(root.devices) == 1:
         said.append(f"{listed(_float_dtypes(root), most=2)} on {root.devices[0]}")
+    kinds = [each.kind for each in report.odd]
+    if report.values and "NaN or inf" not in kinds:
+        said.append(f"no NaN or inf in {count_text(report.values, 'tensor')}")
     title = f"{report.expression}: {', '.join(said)}"
     if not report.odd:
         return title
@@ -147,7 +147,7 @@ def _parts(report: ModelReport) -> Iterator[Part]:
     if whole.children:
         everything = replace(tree, root=root, whole=True)
         yield Details("The whole tree", (everything,), "tree", in_text_only=True)
-    yield how(Paragraph(f"{_HOW[report.values]}\n{_ONCE}"))
+    yield how(Paragraph(f"{_HOW[report.values > 0]}\n{_ONCE}"))
 
 
 def _counted(report: ModelReport) -> str:
@@ -193,7 +193,7 @@ def _said(report: ModelReport, node: Node) -> str:
     """What is not as in the rest."""
     said = []
     if node.same_as:
-        said.append(f"the same as {report.expression}{_as_code(node.same_as)}")
+        said.append(f"the same as {report.expression}{node.same_as}")
     # The largest part is the usual one; what is not like it says so.
     dtype, _, device = next((each.name for each in report.types), "").partition(" on ")
     if node.dtypes and dtype not in node.dtypes:
@@ -242,10 +242,10 @@ def _amounts(report: ModelReport) -> Table:
 
 def _note(report: ModelReport, odd: Oddity) -> Note:
     """What an oddity means, and what to type."""
-    paths = [f"{report.expression}{_as_code(path)}" for path in odd.names]
+    paths = [f"{report.expression}{path}" for path in odd.names]
     how_told, said = _ODD[odd.kind], odd.said
     if odd.kind == "tied":
-        said = f"{report.expression}{_as_code(said)}"
+        said = f"{report.expression}{said}"
     words = {
         "expression": report.expression,
         "first": paths[0],
@@ -262,12 +262,3 @@ def _note(report: ModelReport, odd: Oddity) -> Note:
     no_to = odd.kind == "several devices" and not report.kind.startswith("module")
     hint = "" if no_to or "[...]" in paths[0] else how_told.hint.format(**words)
     return Note(how_told.kind, how_told.text.format(**words), hint)
-
-
-def _as_code(path: str) -> str:
-    """A path as it is typed.
-
-    >>> _as_code(".layer1.0.weight"), _as_code("['a.0']")
-    ('.layer1[0].weight', "['a.0']")
-    """
-    return _NUMBERED.sub(r"[\1]", path)

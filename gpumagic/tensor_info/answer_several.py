@@ -116,11 +116,15 @@ def _comparison(report: CompareReport) -> Iterator[Part]:
     yield from _shared_memory(report)
     tables = [_rows(tensors)]
     if read := [each for each in tensors if each.values]:
-        tables.insert(0, values_table(read))
+        name = Property(Column("Tensor"), lambda each: each.expression)
+        tables.insert(0, values_table(read, name))
     yield tables[0]
-    for each in read:
+    for each in tensors:
         if each.values and each.values.not_finite:
             yield Note("problem", values_headline(each, each.values))
+        elif each.unread:
+            said = f"the values of {each.expression} cannot be read: {each.unread}"
+            yield Note("problem", said)
     mixing = [pair for pair in report.pairs if _mixes(report, pair)]
     if mixed := [_both(report, pair, " with ") for pair in mixing]:
         yield Note(

@@ -84,7 +84,8 @@ def _cost(report: TensorReport) -> str:
     if logical > touched > 0:
         return f"; {bytes_text(touched)} in memory, read as {bytes_text(logical)}"
     if not report.is_contiguous:
-        return f", {layout(report)}; .contiguous() copies {bytes_text(logical)}"
+        method = ".copy()" if report.is_numpy else ".contiguous()"
+        return f", {layout(report)}; {method} copies {bytes_text(logical)}"
     return f" of {bytes_text(logical)}"
 
 
@@ -96,6 +97,7 @@ def _nature(report: TensorReport) -> str:
         "expanded": any(size > 1 and step == 0 for size, step in steps),
         "self-overlapping": report.overlaps_itself,
         "sliced": report.holes_in_span,
+        "reversed": any(step < 0 for step in report.stride or ()),
         "contiguous": report.is_contiguous,
         "transposed": len(report.dim_order) == 2,
         "permuted": report.dim_order,
@@ -127,10 +129,10 @@ def shape_text(size: Sequence[int] | None) -> str:
     """A size as people say it.
 
     >>> shape_text((4, 6)), shape_text(()), shape_text(None), shape_text((2,) * 9)
-    ('4 x 6', '0-d', 'unknown', '2 x 2 x ... x 2 (9 dims)')
+    ('4 x 6', '0-d', 'unknown size', '2 x 2 x ... x 2 (9 dims)')
     """
     if size is None:
-        return UNKNOWN
+        return f"{UNKNOWN} size"
     if len(size) > _MOST_DIMS:
         return f"{shape_text(size[:2])} x ... x {size[-1]:,} ({len(size)} dims)"
     return " x ".join(f"{each:,}" for each in size) or "0-d"
@@ -155,6 +157,8 @@ def draw(
     said = headline(report)
     if report.values:
         said = values_headline(report, report.values)
+    elif report.unread:
+        said = f"{report.expression}: the values cannot be read: {report.unread}"
     elif warp and report.warp_along_dim:
         used = [
             f"{share_text(read.efficiency)} along dim {read.dim}"
@@ -289,7 +293,8 @@ def warp_details(reports: Sequence[TensorReport]) -> Iterator[Details]:
 def _notes(report: TensorReport) -> Iterator[Note]:
     """What to do, from the most urgent on."""
     unused, name = unused_bytes(report), report.expression
-    copy = f"{name if name.isidentifier() else 'y'} = {name}.clone()"
+    method = "copy" if report.is_numpy else "clone"
+    copy = f"{name if name.isidentifier() else 'y'} = {name}.{method}()"
     if report.values and report.values.nan_count and report.requires_grad:
         yield Note(
             "problem",
@@ -298,7 +303,7 @@ def _notes(report: TensorReport) -> Iterator[Note]:
         )
     if unused:
         said = f"a copy frees {bytes_text(unused)} once nothing else uses the storage"
-        if report.is_contiguous:  # so that .contiguous() hands out the same tensor
+        if report.is_contiguous and not report.is_numpy:
             said += "; .contiguous() would not, it is contiguous"
         yield Note("warning", said, copy)
     if report.overlaps_itself:
@@ -332,7 +337,7 @@ def _facts(report: TensorReport) -> Iterator[tuple[str, Cell]]:
         if order != tuple(range(len(order))):
             said += f"; .permute{numbers_text(order)} is row-major"
         yield "memory order", said
-    if report.kind != "numpy array":
+    if not report.is_numpy:
         yield "operators return", report.operators_treat_as
     yield "writing in place", _IN_PLACE[report.overlaps_itself]
     sizes = (

@@ -46,15 +46,14 @@ def values_headline(report: TensorReport, values: ValueSummary) -> str:
     return f"{report.expression}: {said}; {others} {span}"
 
 
-def values_table(reports: Sequence[TensorReport]) -> Table:
-    """The figures of each; NaN and infinities come first."""
-    name = Property(Column("Tensor"), lambda each: each.expression)
-    properties = (name, *_FIGURES)[len(reports) == 1 :]  # one alone is in the title
-    return Table.of("Values; range and mean of the finite", properties, reports)
+def values_table(reports: Sequence[TensorReport], *first: Property) -> Table:
+    """The figures of each, behind other columns; NaN and infinities come first."""
+    caption = "Values; range and mean of the finite"
+    return Table.of(caption, (*first, *_FIGURES), reports)
 
 
 def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:.6g}"
+    return None if value is None else f"{value + 0.0:.6g}"  # no -0
 
 
 def _figure(heading: str, text: Callable[[ValueSummary], str | None]) -> Property:

@@ -25,13 +25,23 @@ if TYPE_CHECKING:
 
 def view_headline(report: ViewReport) -> str:
     """The answer, and what it costs not to have it."""
-    call = f"{report.tensor.expression}.view{numbers_text(report.shape)}"
+    view, _ = _methods(report)
+    call = f"{report.tensor.expression}.{view}{numbers_text(report.shape)}"
     if report.problem:
         return f"{call} is not possible: {report.problem}"
     if report.view:
         return f"{call} works, and copies nothing"
     copy = bytes_text(report.reshape_copies_bytes)
+    if report.tensor.is_numpy:
+        return f"{call} copies {copy}"
     return f"{call} fails; .reshape would copy {copy}"
+
+
+def _methods(report: ViewReport) -> tuple[str, str]:
+    """What is called for another shape and for another order of dims."""
+    if report.tensor.is_numpy:  # whose .view() takes a dtype
+        return "reshape", "transpose"
+    return "view", "permute"
 
 
 def draw(report: ViewReport) -> Drawing:
@@ -76,10 +86,12 @@ def _parts(report: ViewReport) -> Iterator[Part]:
 
 def _ways(report: ViewReport, view: str) -> Table:
     """The code that works in the place of what does not."""
-    name, rows = report.tensor.expression, []
+    name, rows, (method, permute) = report.tensor.expression, [], _methods(report)
     if report.permutation_that_works:
         order = numbers_text(report.permutation_that_works)
-        rows.append((f"{name}.permute{order}.view(-1)", "a view, in memory order"))
+        rows.append(
+            (f"{name}.{permute}{order}.{method}(-1)", "a view, in memory order")
+        )
     copy = f"a copy of {bytes_text(report.reshape_copies_bytes)}"
     rows.append((f"{name}.reshape{view}", copy))
     columns = (Column("Code"), Column("Gives"))

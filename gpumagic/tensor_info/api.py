@@ -248,10 +248,7 @@ def _report(x: Any, reading: Reading, expression: str, *, values: bool) -> Tenso
     from gpumagic.tensor_info.values import summarise
 
     summary, why = summarise(x)
-    if why:
-        why = f"the values cannot be read: {why}"
-    remarks = (*report.remarks, *filter(None, [why]))
-    return dataclasses.replace(report, values=summary, remarks=remarks)
+    return dataclasses.replace(report, values=summary, unread=why)
 
 
 def _report_of(reading: Reading, expression: str) -> TensorReport:

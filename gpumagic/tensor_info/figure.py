@@ -203,8 +203,8 @@ def memory_strip(visible: Visible, marks: Mapping[Any, str] | None = None) -> Fi
     if several:
         rows.append(_words_below("times", heads, several))
         keys.append(f"{_TIMES}n: n indices land on this place")
-    if marks:
-        walk = {str(place): word for place, word in marks.items()}
+    places = {str(place): word for place, word in (marks or {}).items()}
+    if walk := {head: places[head] for head in heads if head in places}:
         rows.append(_words_below("walk", heads, walk))
     caption = "Memory: the places in their order, each with the index that lies there"
     return Figure(caption, "place", heads, tuple(rows), tuple(keys))

@@ -163,7 +163,7 @@ def _parts(thing: Any) -> Iterator[tuple[str, str, str, Any]]:
 def _of_module(module: Any) -> Iterator[tuple[str, str, str, Any]]:
     for role in ("parameter", "buffer", "module"):
         for name, value in objects.registered(module, f"_{role}s"):
-            yield name, f".{name}", role, value
+            yield name, objects.as_code(name), role, value
     for name, value in objects.pairs_of(attributes_of(module)):
         if type(name) is str and objects.is_tensor(value):
             yield name, f".{name}", "attribute", value
@@ -221,7 +221,7 @@ def model_report(expression: str, kind: str, walk: Walk, whole: Branch) -> Model
         roles=_amounts(leaves, lambda leaf: _ROLES[leaf.role]),
         types=_amounts(leaves, _type),
         odd=tuple(_oddities(leaves)),
-        values=any(leaf.values for leaf in leaves),
+        values=sum(leaf.values is not None for leaf in leaves),
         complete=walk.complete,
         remarks=tuple(dict.fromkeys(_remarks(leaves))),
         simulated=any(leaf.reading.simulated for leaf in leaves),

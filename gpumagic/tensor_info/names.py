@@ -128,6 +128,6 @@ def _under(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
     yield name, thing
     if objects.is_module(thing):
         yield from (
-            (f"{name}.{part}", each) for part, each in objects.tensors_of_module(thing)
+            (f"{name}{part}", each) for part, each in objects.tensors_of_module(thing)
         )
     yield from ((f"{name}{place}", each) for place, each in objects.items_of(thing))

@@ -108,19 +108,32 @@ def registered(module: Any, role: str) -> list[tuple[str, Any]]:
     ]
 
 
+def as_code(name: str) -> str:
+    """How a part of a module is typed: those of a Sequential or a list as items.
+
+    >>> as_code("weight"), as_code("0")
+    ('.weight', '[0]')
+    """
+    return f"[{name}]" if name.isdigit() else f".{name}"
+
+
 def tensors_of_module(module: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Parameters and buffers on every level, tied ones under each of their names."""
+    """Parameters and buffers on every level, tied ones under each of their names.
+
+    Each by the code behind the module that leads to it.
+    """
     waiting, seen = [(path, module)], {id(module)}
     while waiting:
         at, each = waiting.pop()
         for role in ("_parameters", "_buffers"):
             yield from (
-                (f"{at}{name}", value) for name, value in registered(each, role)
+                (f"{at}{as_code(name)}", value)
+                for name, value in registered(each, role)
             )
         for name, inner in reversed(registered(each, "_modules")):
             if id(inner) not in seen:
                 seen.add(id(inner))
-                waiting.append((f"{at}{name}.", inner))
+                waiting.append((f"{at}{as_code(name)}", inner))
 
 
 def no_tensor(thing: Any, expression: str) -> GpuMagicError:
@@ -132,8 +145,7 @@ def no_tensor(thing: Any, expression: str) -> GpuMagicError:
         places = [place for place, value in items_of(thing) if is_tensor(value)][:1]
     elif is_module(thing):
         found = f"a module ({class_name(thing)})"
-        names = islice(tensors_of_module(thing), _NAMED_AT_MOST)
-        places = [f".{name}" for name, _ in names]
+        places = [at for at, _ in islice(tensors_of_module(thing), _NAMED_AT_MOST)]
     elif is_weak_proxy(thing):
         found = "a weak reference to another object"
     hint = "type the name of a torch tensor or a numpy array"

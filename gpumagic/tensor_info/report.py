@@ -35,6 +35,11 @@ class Facts(Record):
     remarks: tuple[str, ...] = ()  # what could not be told, and why
 
     @property
+    def is_numpy(self) -> bool:
+        """Whether it has numpy's methods, and not torch's."""
+        return self.kind.startswith("numpy")
+
+    @property
     def stride(self) -> tuple[int, ...] | None:
         """The strides, where it has any."""
         return None if self.geometry is None else self.geometry.stride
@@ -72,6 +77,7 @@ class TensorReport(Facts, Report):
     warp_along_dim: tuple[WarpRead, ...] = ()  # none where its address is unknown
 
     values: ValueSummary | None = None  # only where they were asked for
+    unread: str = ""  # why they could not be read, where they were
     inner: tuple[TensorReport, ...] = ()  # what a wrapper is made of
 
     def drawing(self) -> Any:
@@ -261,7 +267,7 @@ class ModelReport(Report):
     roles: tuple[Amount, ...]  # parameters, buffers, state ...
     types: tuple[Amount, ...]  # by dtype and device
     odd: tuple[Oddity, ...] = ()
-    values: bool = False  # whether the elements were read
+    values: int = 0  # of how many tensors the elements were read
     complete: bool = True  # False where the walk was cut short
     remarks: tuple[str, ...] = ()
     simulated: bool = False

@@ -47,6 +47,8 @@ def summarise(x: Any, *, heat: bool = True) -> tuple[ValueSummary | None, str]:
             import numpy as np
 
             array = np.asarray(x)
+            if array.dtype.kind not in "biufc":
+                return None, f"{array.dtype} holds no numbers"
             return _summary(np, array, array.strides, {}, heat=heat), ""
         torch = sys.modules["torch"]
         with objects.without_overrides(torch), torch.no_grad():
@@ -55,7 +57,7 @@ def summarise(x: Any, *, heat: bool = True) -> tuple[ValueSummary | None, str]:
             where = {"device": plain.device}
             return _summary(torch, plain, strides, where, heat=heat), ""
     except Exception as error:  # noqa: BLE001 - whatever a dtype or a backend raises
-        return None, first_line(error)
+        return None, first_line(error).partition(". ")[0]
 
 
 class _Piece(NamedTuple):

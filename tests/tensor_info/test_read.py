@@ -115,6 +115,22 @@ def test_a_numpy_array_has_strides_in_elements_and_keeps_its_own():
     assert "no multiples of its itemsize" in odd.remarks[0]
 
 
+def test_what_is_to_be_typed_of_an_array_are_methods_of_numpy():
+    """Its `.view` takes a dtype, and it has neither `.contiguous` nor `.clone`."""
+    x = np.arange(24.0).reshape(4, 6)
+
+    assert (
+        ", a transposed numpy array, not contiguous; .copy() " in describe(x.T).headline
+    )
+    assert ", a reversed numpy array, " in describe(x[::-1]).headline
+    (note,) = describe(np.zeros(10_000)[:3], expression="x").drawing().notes
+    assert note.hint == "x = x.copy()"
+    assert (
+        explain_view(x.T, 24, expression="x").headline == "x.reshape(24) copies 192 B"
+    )
+    assert "x.transpose(1, 0).reshape(-1)" in str(explain_view(x.T, 24, expression="x"))
+
+
 def test_arrays_need_no_torch():
     """A numpy array is described in a process where nobody has imported torch."""
     code = (

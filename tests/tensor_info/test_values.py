@@ -138,3 +138,25 @@ def test_headline_of_several_says_first_whether_their_values_are_sound():
     assert told(x, broken, values=True) == "NaN or inf in y; x and y share no elements"
     assert told(x, x + 1, values=True) == "no NaN or inf; x and y share no elements"
     assert told(x, broken) == "x and y share no elements"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.eye(2).to_sparse(),
+        lambda: torch.ones(2, device="meta"),
+        lambda: np.array([None, 1]),
+        lambda: np.array(["a"]),
+    ],
+    ids=["sparse", "meta", "objects", "text"],
+)
+def test_values_that_cannot_be_read_are_said_so_first(make):
+    """Who asks for values is not answered with a layout; beside others it is a note."""
+    x = make()
+
+    assert describe(x, values=True).headline.startswith(
+        "tensor: the values cannot be read: "
+    )
+    both = str(compare(torch.ones(2), x, expressions=("x", "y"), values=True))
+    assert "the values of y cannot be read" in both
+    assert "Tensor" in both

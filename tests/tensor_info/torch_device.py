@@ -28,7 +28,7 @@ def test_a_model_on_two_devices_is_told_where_each_part_lies(device):
 
     assert report.simulated
     assert report.root.devices == (f"{device}:0", f"{device}:1")
-    assert report.odd[0].names == (".1.weight", ".1.bias")
+    assert report.odd[0].names == ("[1].weight", "[1].bias")
     assert f"model.to('{device}:0')" in str(report)
 
 
