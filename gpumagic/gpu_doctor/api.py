@@ -211,7 +211,7 @@ def headline_of_changes(
         said.append("CUDA was started: the choice of GPUs is fixed from here on.")
     if others:
         said.append(f"Changed: {listed([each.told for each in others])}.")
-    if cuda_had_started and any(each.topic.startswith("CUDA_") for each in others):
+    if cuda_had_started and any(each.topic in _VARIABLES for each in others):
         said.append(_TOO_LATE)
     return " ".join(said) or (
         "Nothing changed: CUDA, torch and the variables that steer CUDA are as before."

@@ -348,8 +348,7 @@ def _facts(report: TensorReport) -> Iterator[tuple[str, Cell]]:
     )
     told = [f"{bytes_text(n)} {what}" for n, what in sizes if n is not None]
     yield "memory", ", ".join(told)
-    if report.storage_offset:
-        offset_bytes = report.storage_offset * (report.itemsize or 1)
-        yield "offset", f"{report.storage_offset:,} el = {offset_bytes:,} B"
+    if report.geometry and (offset := report.geometry.offset):
+        yield "offset", f"{offset:,} el = {offset * report.geometry.itemsize:,} B"
     if address := report.address:
         yield "address", f"{address:#x}, aligned to {min(address & -address, 16)} B"

@@ -46,14 +46,9 @@ def is_of(thing: Any, module: str, name: str) -> bool:
     return is_truly(thing, getattr(sys.modules.get(module), name, ()))
 
 
-def is_torch_tensor(thing: Any) -> bool:
-    """Whether something is a tensor of torch."""
-    return is_of(thing, "torch", "Tensor")
-
-
 def is_tensor(thing: Any) -> bool:
     """Whether something is a tensor of torch or a numpy array."""
-    return is_array(thing) or is_torch_tensor(thing)
+    return is_array(thing) or is_of(thing, "torch", "Tensor")
 
 
 def is_module(thing: Any) -> bool:
@@ -204,11 +199,6 @@ def wrapped_parts(torch: Any, tensor: Any) -> Iterator[tuple[str, Any]]:
     for name, part in held.items():
         if is_truly(part, torch.Tensor):
             yield str.__str__(name), part
-
-
-def is_simulated(storage: Any) -> bool:
-    """Whether a storage lies on a simulated GPU."""
-    return hasattr(storage, "_gpumagic")
 
 
 def simulated_address(storage: Any) -> int:

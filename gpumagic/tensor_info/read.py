@@ -60,13 +60,13 @@ def read(thing: Any, expression: str = "x") -> Reading:
     Raises:
         GpuMagicError: It is none; says what it is, and what to type.
     """
-    if objects.is_torch_tensor(thing):
-        torch = sys.modules["torch"]
-        with objects.without_overrides(torch):
-            return _read_tensor(torch, thing)
     if is_array(thing):
         return _read_array(thing)
-    raise no_tensor(thing, expression)
+    if not objects.is_tensor(thing):
+        raise no_tensor(thing, expression)
+    torch = sys.modules["torch"]
+    with objects.without_overrides(torch):
+        return _read_tensor(torch, thing)
 
 
 class _Kind(NamedTuple):
@@ -119,7 +119,7 @@ def _read_tensor(torch: Any, tensor: Any) -> Reading:
     placed = [each for _, part in parts for each in part.placed]
     of_storage: dict[str, Any] = {}
     if storage is not None:
-        simulated = objects.is_simulated(storage)
+        simulated = hasattr(storage, "_gpumagic")
         of_storage = {
             "storage": int(storage._cdata),  # noqa: SLF001
             "storage_bytes": int(storage.nbytes()),

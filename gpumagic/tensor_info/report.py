@@ -44,11 +44,6 @@ class Facts(Record):
         """The strides, where it has any."""
         return None if self.geometry is None else self.geometry.stride
 
-    @property
-    def storage_offset(self) -> int | None:
-        """Where in the storage the element with all indices 0 lies."""
-        return None if self.geometry is None else self.geometry.offset
-
 
 @dataclass(frozen=True)
 class TensorReport(Facts, Report):

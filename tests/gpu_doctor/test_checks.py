@@ -12,7 +12,6 @@ from gpumagic.gpu_doctor.checks import Verdict
 from tests.gpu_doctor.samples import (
     H100,
     LAPTOP,
-    NOT_STARTED,
     ONE_GPU,
     SAMPLES,
     TORCH,
@@ -175,7 +174,8 @@ def test_a_start_of_cuda_is_the_first_that_is_said_of_a_cell():
         "Changed: torch went from not imported to imported and CUDA_VISIBLE_DEVICES "
         "went from '0' to unset."
     )
-    assert NOT_STARTED.state is before.cuda.state
+    after = variable("PYTORCH_CUDA_ALLOC_CONF", "x", started(ONE_GPU))
+    assert "Too late to count" in compare(started(ONE_GPU), after).headline
 
 
 def test_what_is_fine_is_folded_and_counted():

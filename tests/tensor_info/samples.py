@@ -81,31 +81,12 @@ def compared(*reports, **others):
     return CompareReport(reports, told, **others)
 
 
-def unknown(kind, *remarks, **others):
-    """A tensor of which little can be told."""
-    report = TensorReport(kind, "float32", "cpu", remarks=remarks, expression="x")
-    return dataclasses.replace(report, **others)
-
-
 X = tensor((4, 6))
 TRANSPOSED = tensor((6, 4), (1, 6), expression="x.t()")
 HALF = tensor((4, 3), (6, 2), stored_bytes=96, expression="x[:, ::2]")
 EXPANDED = tensor((5, 4), (0, 1), expression="row.expand(5, 4)")
 WINDOWS = tensor((4, 3), (1, 1), expression="x.unfold(0, 3, 1)")
-NHWC = tensor(
-    (2, 3, 4, 5),
-    (60, 1, 15, 3),
-    expression="images",
-    is_view=False,
-)
-HUGE = tensor(
-    (2**15, 2**15),
-    (1, 2**15),
-    expression="x.t()",
-    device="meta",
-    address=None,
-    remarks=("no memory: sizes, strides and bytes are those of a real one",),
-)
+NHWC = tensor((2, 3, 4, 5), (60, 1, 15, 3), expression="images", is_view=False)
 SMALL_OF_BIG = tensor(
     (10,), (1,), 500_000, stored_bytes=4_000_000, expression="big[500000:500010]"
 )
@@ -139,10 +120,12 @@ VALUES = tensor(
         ),
     ),
 )
-SPARSE = unknown(
+SPARSE = TensorReport(
     "sparse tensor (COO)",
-    "a sparse tensor has no strides: %tensor_info x.values() shows what it stores",
-    size=None,
+    "float32",
+    "cpu",
+    remarks=("it has no strides: x.to_dense() copies it into a plain tensor",),
+    expression="x",
 )
 
 GROUPS = AliasReport(

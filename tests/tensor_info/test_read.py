@@ -39,7 +39,7 @@ def test_random_views_agree_with_torch():
             )
         found = describe(x)
         assert (found.size, found.stride) == (tuple(x.size()), x.stride())
-        assert found.storage_offset == x.storage_offset()
+        assert found.geometry.offset == x.storage_offset()
         assert found.address == x.data_ptr()
         assert found.is_contiguous == x.is_contiguous()
         channels_last = x.is_contiguous(memory_format=torch.channels_last)
@@ -108,7 +108,7 @@ def test_a_numpy_array_has_strides_in_elements_and_keeps_its_own():
     assert found.kind == "numpy array"
     assert (found.dtype, found.device, found.itemsize) == ("int16", "cpu", 2)
     assert found.stride == (6, 2)
-    assert (found.storage_offset, found.storage_bytes) == (6, 48)
+    assert (found.geometry.offset, found.storage_bytes) == (6, 48)
     assert found.address == owner.ctypes.data + 12
     assert describe(np.zeros(4).view(np.uint8)).storage_bytes == 32
     assert (odd.stride, odd.is_contiguous, odd.storage_bytes) == (None, None, 20)
@@ -119,16 +119,14 @@ def test_what_is_to_be_typed_of_an_array_are_methods_of_numpy():
     """Its `.view` takes a dtype, and it has neither `.contiguous` nor `.clone`."""
     x = np.arange(24.0).reshape(4, 6)
 
-    assert (
-        ", a transposed numpy array, not contiguous; .copy() " in describe(x.T).headline
-    )
-    assert ", a reversed numpy array, " in describe(x[::-1]).headline
+    found = explain_view(x.T, 24, expression="x")
     (note,) = describe(np.zeros(10_000)[:3], expression="x").drawing().notes
+
+    assert " transposed numpy array, not contiguous; .copy() " in describe(x.T).headline
+    assert " a reversed numpy array, " in describe(x[::-1]).headline
     assert note.hint == "x = x.copy()"
-    assert (
-        explain_view(x.T, 24, expression="x").headline == "x.reshape(24) copies 192 B"
-    )
-    assert "x.transpose(1, 0).reshape(-1)" in str(explain_view(x.T, 24, expression="x"))
+    assert found.headline == "x.reshape(24) copies 192 B"
+    assert "x.transpose(1, 0).reshape(-1)" in str(found)
 
 
 def test_arrays_need_no_torch():
