@@ -237,7 +237,7 @@ def alias_headline(report: AliasReport) -> str:
         return "no two names share memory"
     worst = max(groups, key=lambda group: group.kept_for_nothing_bytes)
     stored = bytes_text(sum(group.stored_bytes for group in groups))
-    if worst.kept_for_nothing_bytes:
+    if worst.is_wasteful:
         kept, used = bytes_text(worst.stored_bytes), bytes_text(worst.used_bytes)
         return f"{kept} kept alive by {_names(worst)}, of which {used} are used"
     names = count_text(sum(len(group.names) for group in groups), "name")
@@ -266,7 +266,7 @@ def _aliases(report: AliasReport) -> Iterator[Part]:
         said = "the search was cut short: there may be more names"
         yield Note("warning", said, "name tensors to look at: %tensor_info --alias x")
     for group in groups:
-        if group.kept_for_nothing_bytes and group.freed_by_copies_bytes:
+        if group.is_wasteful and group.freed_by_copies_bytes:
             freed = bytes_text(group.freed_by_copies_bytes)
             yield Note(
                 "warning", f"copies of {_names(group)} would free {freed}", _COPY

@@ -37,6 +37,7 @@ from gpumagic.tensor_info.figure import (
     visible_tensor,
 )
 from gpumagic.tensor_info.geometry import fresh_strides
+from gpumagic.tensor_info.report import WORTH_FREEING_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 _MOST_DIMS = 6
 _MOST_INNER = 4
 _MOST_GRID_DIMS, _MOST_WARP_DIMS = 3, 4
-# What is kept for nothing is worth a word from this size on.
-_WORTH_FREEING_BYTES = 4096
 _IN_PLACE = {
     True: "unsafe: indices share elements",
     False: "safe: each index has its own element",
@@ -110,7 +109,7 @@ def _nature(report: TensorReport) -> str:
 def unused_bytes(report: TensorReport) -> int:
     """What it keeps alive and does not use, where that is known and worth a word."""
     stored, touched = report.storage_bytes or 0, report.touched_bytes
-    if touched is None or stored - touched < max(_WORTH_FREEING_BYTES, touched):
+    if touched is None or stored - touched < max(WORTH_FREEING_BYTES, touched):
         return 0
     return stored - touched
 

@@ -94,7 +94,7 @@ def alias_report(
         if named and (wanted is None or len(named) < len(cluster)):
             groups.append(_group(named))
     # What several names share, or one keeps some of for nothing.
-    told = [e for e in groups if len(e.names) > 1 or e.kept_for_nothing_bytes]
+    told = [e for e in groups if len(e.names) > 1 or e.is_wasteful]
     of_simulator = {e.reading.device for e in holders if e.reading.simulated}
     return AliasReport(
         groups=tuple(sorted(told, key=lambda group: -group.stored_bytes)),

@@ -174,6 +174,9 @@ class Name(Record):
     is_output: bool = False  # held by Out, _ or the like
 
 
+WORTH_FREEING_BYTES = 4096  # what is kept for nothing is worth a word from here on
+
+
 @dataclass(frozen=True)
 class Group(Record):
     """Names that share one piece of memory, or one that keeps some for nothing."""
@@ -185,6 +188,11 @@ class Group(Record):
     names: tuple[Name, ...]
     # by copies in the place of all names; nothing where a parameter is among them
     freed_by_copies_bytes: int = 0
+
+    @property
+    def is_wasteful(self) -> bool:
+        """Whether so much is kept for nothing that it is worth a word."""
+        return self.kept_for_nothing_bytes >= WORTH_FREEING_BYTES
 
 
 @dataclass(frozen=True)
