@@ -73,7 +73,6 @@ def test_the_advice_is_true():
 
     assert storage.expired()
     assert report.groups[0].freed_by_copies_bytes == 7960
-    # The copy of a parameter is none: its module and optimizer would lose it.
     assert aliases({"row": torch.zeros(3, 4)[1]}).groups == ()  # 32 B are no matter
     weight = torch.nn.Parameter(torch.zeros(2000)[:10])
     (group,) = aliases({"weight": weight}).groups
