@@ -19,6 +19,7 @@ from gpumagic.drawing import (
     how_measured,
     one_screen,
 )
+from gpumagic.gpu_doctor.checks import in_words
 from gpumagic.report.record import Record, Report
 from gpumagic.report.units import count_text, part_text, share_text
 
@@ -77,10 +78,8 @@ class DoctorReport(Report):
 
     def drawing(self) -> Drawing:
         """The whole examination, or what a stretch of code changed."""
-        watched = self.changes is not None
-        parts = _changed(self) if watched else _examined(self)
         label = "simulated machine" if self.facts.simulated else ""
-        return Drawing(self.headline, one_screen(parts), label)
+        return Drawing(self.headline, one_screen(_examined(self)), label)
 
 
 @dataclass(frozen=True)
@@ -107,14 +106,8 @@ class WordsReport(Report):
             return f"{found.term}: {found.meaning}"
         count = len(self.terms)
         if self.about:
-            return f"{count} words {self.which}."
+            return f"{count} words match {self.about}."
         return f"{count} words of the reports. %gpu_doctor words TERM explains one."
-
-    @property
-    def which(self) -> str:
-        """Which words they are."""
-        of_a_group = all(each.group == self.about for each in self.terms)
-        return f"{'about' if of_a_group else 'with'} {self.about}"
 
     def drawing(self) -> Drawing:
         """The terms, by group."""
@@ -122,7 +115,13 @@ class WordsReport(Report):
 
 
 def _examined(report: DoctorReport) -> Iterator[Part]:
-    """What is to be done, the worst first; then what is only to be known."""
+    """What is to be done, the worst first; then what is only to be known.
+
+    Of a cell that was watched the first line tells all.
+    """
+    if report.changes is not None:
+        yield how_measured(Paragraph(_HOW_WATCHED))
+        return
     fine = [each for each in report.findings if each.verdict.value == "ok"]
     others = sorted(
         (each for each in report.findings if each not in fine),
@@ -132,25 +131,11 @@ def _examined(report: DoctorReport) -> Iterator[Part]:
     if known := [each for each in others if not each.next_step]:
         yield _findings("Also to know", known, name="known")
     if report.facts.inventory.gpus:
-        yield _gpus(report.facts.inventory.gpus, report.headline)
+        yield _gpus(report.facts.inventory.gpus)
     if fine:
-        more = count_text(len(fine), "more is fine", "more are fine")
-        count = more if others else f"All {len(fine)} checks are fine"
+        count = count_text(len(fine), "check is fine", "checks are fine")
         yield Details(count, (_findings("", fine),), "fine")
     yield how_measured(Paragraph(_HOW))
-
-
-def _changed(report: DoctorReport) -> Iterator[Part]:
-    """The changes, where the first line does not say it all."""
-    changes = report.changes or ()
-    if any(each.told not in report.headline for each in changes):
-        properties = (
-            Property(Column("Topic"), lambda each: each.topic),
-            Property(Column("Before"), lambda each: each.before),
-            Property(Column("After"), lambda each: each.after),
-        )
-        yield Table.of("What changed", properties, changes)
-    yield how_measured(Paragraph(_HOW_WATCHED))
 
 
 def _step(finding: Finding, headline: str) -> Note:
@@ -172,15 +157,13 @@ def _findings(caption: str, findings: Sequence[Finding], *, name: str = "") -> T
     return Table.of(caption, properties, findings, name=name)
 
 
-def _gpus(gpus: tuple[Gpu, ...], headline: str) -> Table:
-    """The GPUs; their model, where all are alike, is said once."""
+def _gpus(gpus: tuple[Gpu, ...]) -> Table:
+    """The GPUs; their models stand above, and in each row where they differ."""
     models = {gpu.name for gpu in gpus}
-    alike = len(models) == 1 and None not in models
-    title = f"{count_text(len(gpus), 'GPU')} of this machine"
     model = Property(Column("Model"), lambda gpu: gpu.name)
     properties = (
         Property(Column("GPU"), lambda gpu: str(gpu.index)),
-        *(() if alike else (model,)),
+        *[model] * (len(models) > 1),
         Property(Column("Memory in use"), _memory),
         Property(
             Column("Busy", number=True), lambda gpu: share_text(gpu.utilisation_share)
@@ -191,9 +174,7 @@ def _gpus(gpus: tuple[Gpu, ...], headline: str) -> Table:
         ),
         Property(Column("PCI address"), lambda gpu: gpu.pci_address),
     )
-    is_said = not alike or str(gpus[0].name) in headline
-    caption = title if is_said else f"{title}: {gpus[0].name}"
-    return Table.of(caption, properties, gpus, name="gpus")
+    return Table.of(in_words(gpus), properties, gpus, name="gpus")
 
 
 def _memory(gpu: Gpu) -> Meter | None:
@@ -211,7 +192,7 @@ def _words(report: WordsReport) -> Iterator[Part]:
     if len(report.terms) == 1:
         return
     if report.about:
-        yield _terms(f"Words {report.which}", report.terms, name="words")
+        yield _terms(f"Words for {report.about}", report.terms, name="words")
         return
     groups: dict[str, list[Term]] = {}
     for each in report.terms:

@@ -15,7 +15,7 @@ from gpumagic.devices.nvml import same_uuid
 from gpumagic.devices.opening import runtime_now
 from gpumagic.devices.protocols import Initialisation
 from gpumagic.devices.simulated import simulated_box
-from gpumagic.devices.torch_build import read_torch_build
+from gpumagic.devices.torch_build import TorchBuild, read_torch_build
 from gpumagic.devices.visibility import seen_under
 from gpumagic.errors import GpuMagicError
 from gpumagic.gpu_doctor.answer_doctor import (
@@ -50,7 +50,7 @@ _VARIABLES = (
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
 )
-_TOO_LATE = " Too late to count: CUDA had started before, and reads them at its start."
+_TOO_LATE = "Too late to count: CUDA had started before, and reads them at its start."
 _CUDA_HERE, _STARTED = "CUDA in this process", "started"
 
 
@@ -121,7 +121,7 @@ def gather(driver: Driver | None = None, shell: Any = None) -> Facts:
         python=platform.python_version(),
         ipython=_version_of("ipython"),
         front_end=front_end(shell or running_shell()),
-        torch=read_torch_build(),
+        torch=read_torch_build() or TorchBuild("", None, None, None),
         inventory=inventory,
         cuda=cuda,
         environment={
@@ -162,36 +162,27 @@ def _version_of(distribution: str) -> str | None:
 
 
 def _changes(before: Facts, after: Facts) -> Iterator[Change]:
-    pairs = (
-        ("torch", _import_state(before), _import_state(after)),
-        (_CUDA_HERE, _cuda_state(before), _cuda_state(after)),
-        *((name, _value(before, name), _value(after, name)) for name in _VARIABLES),
-    )
-    for topic, was, now in pairs:
-        if was != now:
-            yield Change(topic, was, now)
+    was, now = _states(before), _states(after)
+    for topic in ("torch", _CUDA_HERE, *_VARIABLES):
+        pair = was.get(topic, "unset"), now.get(topic, "unset")
+        if pair[0] != pair[1]:
+            yield Change(topic, *pair)
 
 
-def _value(facts: Facts, name: str) -> str:
-    value = facts.environment.get(name)
-    return "unset" if value is None else repr(value)
-
-
-def _cuda_state(facts: Facts) -> str:
-    """The state in the words of the table, where loading a library is no change."""
+def _states(facts: Facts) -> dict[str, str]:
+    """What a cell may change, in words; loading a library is no change."""
     words = {
         Initialisation.INITIALISED: _STARTED,
         Initialisation.FORKED_CHILD: "lost in a fork",
         Initialisation.FAILED: "failed",
         Initialisation.UNKNOWN: "unknown",
     }
-    return "broken" if facts.failure else words.get(facts.cuda.state, "not started")
-
-
-def _import_state(facts: Facts) -> str:
-    if facts.torch is None:
-        return "not installed"
-    return "imported" if facts.torch.imported else "not imported"
+    state = words.get(facts.cuda.state, "not started")
+    return {
+        "torch": {True: "imported", False: "not imported"}[facts.torch.imported],
+        _CUDA_HERE: "broken" if facts.failure else state,
+        **{name: repr(value) for name, value in facts.environment.items()},
+    }
 
 
 # ------------------------------------------------------------- in a sentence
@@ -214,31 +205,30 @@ def headline_of_changes(
     changes: tuple[Change, ...], *, cuda_had_started: bool = False
 ) -> str:
     """What is different after a stretch of code."""
-    if not changes:
-        return (
-            "Nothing changed: CUDA, torch and the variables that steer CUDA are as "
-            "before."
-        )
-    started = (_CUDA_HERE, _STARTED)
-    topics = [x.topic for x in changes if (x.topic, x.after) != started]
-    if len(topics) < len(changes):
-        also = f" Also changed: {listed(topics)}." if topics else ""
-        return f"CUDA was started: the choice of GPUs is fixed from here on.{also}"
-    said = changes[0].told if len(changes) == 1 else listed(topics)
-    late = cuda_had_started and any(each.startswith("CUDA_") for each in topics)
-    return f"Changed: {said}.{_TOO_LATE if late else ''}"
+    said, start = [], (_CUDA_HERE, _STARTED)
+    others = [each for each in changes if (each.topic, each.after) != start]
+    if len(others) < len(changes):
+        said.append("CUDA was started: the choice of GPUs is fixed from here on.")
+    if others:
+        said.append(f"Changed: {listed([each.told for each in others])}.")
+    if cuda_had_started and any(each.topic in _VARIABLES for each in others):
+        said.append(_TOO_LATE)
+    return " ".join(said) or (
+        "Nothing changed: CUDA, torch and the variables that steer CUDA are as before."
+    )
 
 
 def _with_gpus(facts: Facts, gpus: tuple[Gpu, ...]) -> str:
     if facts.cuda.state is Initialisation.INITIALISED:
-        seen = facts.cuda.device_count
-        of_all = f"{seen} of {in_words(gpus)}" if seen != len(gpus) else in_words(gpus)
+        seen = f"{facts.cuda.device_count} of {in_words(gpus)}"
+        seen = seen.removeprefix(f"{len(gpus)} of ")
         fixed = "CUDA has started: the choice of GPUs is fixed"
-        late = ", and CUDA_VISIBLE_DEVICES came too late" if facts.mask_too_late else ""
-        return f"Ready: {of_all}. {fixed}{late}."
-    mask = facts.environment.get("CUDA_VISIBLE_DEVICES")
-    if mask is None:
+        if facts.mask_too_late:
+            fixed += ", and CUDA_VISIBLE_DEVICES came too late"
+        return f"Ready: {seen}. {fixed}."
+    if "CUDA_VISIBLE_DEVICES" not in facts.environment:
         return f"Ready: {in_words(gpus)}. CUDA has not started: you can still choose."
+    mask = facts.environment["CUDA_VISIBLE_DEVICES"]
     if hides_all(mask):
         return f"{in_words(gpus)}, all hidden by CUDA_VISIBLE_DEVICES={mask!r}."
     return (
@@ -249,10 +239,10 @@ def _with_gpus(facts: Facts, gpus: tuple[Gpu, ...]) -> str:
 
 def _without_nvidia(facts: Facts) -> str:
     torch = facts.torch
-    if torch is not None and torch.accelerator is not None:
+    if torch.accelerator:
         return f"Ready: torch can use the accelerator {torch.accelerator!r}."
-    if torch is not None and facts.platform == "darwin arm64":
+    if torch.version and facts.platform == "darwin arm64":
         return "Ready: the Apple GPU, which torch calls 'mps'."
-    if torch is not None and (torch.hip or torch.xpu):
+    if torch.hip or torch.xpu:
         return "No NVIDIA GPU here; of others only torch can tell, once it is started."
     return "No GPU here: work runs on the CPU."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.devices.protocols import Initialisation
 from gpumagic.report.record import Record
-from gpumagic.report.units import count_text
+from gpumagic.report.units import UNKNOWN, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +45,7 @@ class Facts(Record):
     python: str
     ipython: str | None
     front_end: str
-    torch: TorchBuild | None
+    torch: TorchBuild  # without a version where none is installed
     inventory: Inventory
     cuda: CudaState
     environment: dict[str, str]  # the variables that steer CUDA, where set
@@ -85,10 +85,10 @@ def _python(facts: Facts) -> Iterator[Finding]:
 def _torch(facts: Facts) -> Iterator[Finding]:
     """Whether torch is here, and whether it goes with driver and GPUs."""
     torch = facts.torch
-    if torch is None:
+    if not torch.version:
         verdict = Verdict.PROBLEM if facts.inventory.gpus else Verdict.WARNING
         yield Finding("torch", "not installed", verdict, f"install it: {_GET_TORCH}")
-    elif torch.hidden_by is not None:
+    elif torch.hidden_by:
         found, hint = f"hidden by the file {torch.hidden_by}", "rename that file"
         yield Finding("torch", found, Verdict.PROBLEM, hint)
     else:
@@ -109,10 +109,10 @@ def _fit(torch: TorchBuild, facts: Facts) -> Finding:
     if facts.simulated:  # any build runs on it
         found += "; it runs on the simulated GPU"
     elif facts.inventory.gpus and not built:
-        up_to = f" (this driver runs CUDA up to {driver})" if driver else ""
+        up_to = f"this driver runs CUDA up to {driver or UNKNOWN}"
         verdict, hint = (
             Verdict.PROBLEM,
-            f"install a build for CUDA: {_GET_TORCH}{up_to}",
+            f"install a build for CUDA: {_GET_TORCH} ({up_to})",
         )
         found += ", so it cannot use the GPU"
     elif built and runs and built[0] > runs[0]:
@@ -136,16 +136,16 @@ def _fit(torch: TorchBuild, facts: Facts) -> Finding:
 
 def _driver(facts: Facts) -> Iterator[Finding]:
     inventory = facts.inventory
-    if inventory.problem is not None:
-        verdict = Verdict.NOTE if inventory.absent else Verdict.PROBLEM
+    if inventory.problem:
+        verdict, hint = Verdict.PROBLEM, inventory.hint or ""
         if inventory.unasked:  # it may be fine, and pynvml is not
             verdict = Verdict.WARNING
-        hint = inventory.hint or ""
         if inventory.absent:
+            verdict = Verdict.NOTE
             hint = f"{hint}; for a simulated GPU: {_SIMULATE}".removeprefix("; ")
         yield Finding("NVIDIA driver", inventory.problem, verdict, hint)
         return
-    found = f"{inventory.driver_version or 'unknown version'}"
+    found = inventory.driver_version or "unknown version"
     if inventory.cuda_version:
         found += f", runs CUDA up to {inventory.cuda_version}"
     yield Finding("NVIDIA driver", found, Verdict.OK)
@@ -220,11 +220,11 @@ def _gpus(facts: Facts) -> Iterator[Finding]:
     # One GPU out of reach is no problem for who has others.
     verdict = Verdict.WARNING if gpus else Verdict.PROBLEM
     for gpu in facts.inventory.gpus:
-        if gpu.problem is not None:
+        if gpu.problem:
             yield Finding(f"GPU {gpu.index}", gpu.problem, verdict, gpu.hint or "")
     if gpus:
         yield Finding("GPUs", in_words(gpus), Verdict.OK)
-    elif not facts.inventory.gpus and facts.inventory.problem is None:
+    elif not facts.inventory.gpus and not facts.inventory.problem:
         hint = "see that the GPUs are passed on to this machine or container"
         yield Finding("GPUs", "none, though the driver runs", Verdict.NOTE, hint)
 
@@ -245,9 +245,7 @@ def _surprises(facts: Facts) -> Iterator[Finding]:
     for gpu in answering(facts):
         used, total = gpu.memory_used_bytes or 0, gpu.memory_total_bytes or 0
         if gpu.processes is None or (not gpu.processes and used > total / 20):
-            found = "not listed by the driver here"
-            if gpu.processes is not None:
-                found = "none listed on a GPU in use: they may run outside here"
+            found = "not listed by the driver: they may run outside here"
             hint = "judge by the memory in use whether a GPU is free"
             yield Finding("GPU processes", found, Verdict.NOTE, hint)
             return
@@ -267,7 +265,7 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 def answering(facts: Facts) -> tuple[Gpu, ...]:
     """The GPUs that the driver can reach."""
-    return tuple(gpu for gpu in facts.inventory.gpus if gpu.problem is None)
+    return tuple(gpu for gpu in facts.inventory.gpus if not gpu.problem)
 
 
 def in_words(gpus: Sequence[Gpu]) -> str:

@@ -9,7 +9,7 @@ from IPython.core.magic_arguments import magic_arguments
 
 from gpumagic.errors import UsageProblem
 from gpumagic.notebook.arguments import argument, examples, word
-from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options
+from gpumagic.notebook.magics import GpuMagics, gpu_magic, output_options, typed_name
 
 if TYPE_CHECKING:
     import argparse
@@ -56,7 +56,8 @@ class DoctorMagics(GpuMagics):
 
         options = self.read(self.gpu_doctor, line, cell)
         if options.what:
-            return self.show(_words(options, above_a_cell=cell is not None), options)
+            said = _words(options, typed_name(self.gpu_doctor, cell))
+            return self.show(said, options)
         driver, shell = self.session.driver, self.shell
         if cell is None:
             return self.show(api.examine(driver, shell), options)
@@ -69,16 +70,15 @@ class DoctorMagics(GpuMagics):
         return self.run_body(f"%%gpu_doctor {line}", cell, after=report)
 
 
-def _words(options: argparse.Namespace, *, above_a_cell: bool) -> WordsReport:
+def _words(options: argparse.Namespace, magic: str) -> WordsReport:
     """The words that a line asks for; of a group they are in sight."""
     from gpumagic.gpu_doctor import api
     from gpumagic.report.words import WORDS
 
     first, *asked = options.what
-    if first != "words" or above_a_cell:
-        sign = "%%" if above_a_cell else "%"
+    if f"{magic} {first}" != "%gpu_doctor words":
         raise UsageProblem(
-            f"{sign}gpu_doctor has no word {first}",
+            f"{magic} has no word {first}",
             "type %gpu_doctor words for what a word means, or nothing behind it",
         )
     term = " ".join(asked)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +19,7 @@ from gpumagic.drawing import (
 from gpumagic.drawing import how_measured as how
 from gpumagic.report.units import bytes_text, count_text, listed
 from gpumagic.tensor_info.answer_tensor import drawn, shape_text
+from gpumagic.tensor_info.overlap import INTERLOCKED
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
@@ -27,15 +27,18 @@ if TYPE_CHECKING:
     from gpumagic.drawing import Drawing, NoteKind, Part
     from gpumagic.tensor_info.report import ModelReport, Node, Oddity
 
-# Modules in a Sequential or a ModuleList are typed as items of it.
-_NUMBERED = re.compile(r"\.(\d+)(?=\.|$)")
 _MOST_LINES = 11
 _NAMED_AT_MOST = 2
 _USUAL_KINDS = ("parameter", "tensor", "state", "attribute")
 _MOST_ODD_IN_TITLE = 3
-_HOW = "No operation was run on any tensor, and nothing is kept of them but figures."
-_HOW_VALUES = "The elements of every tensor were read once, where they lie."
-_ONCE = "What several names reach is counted once, in each line and in the whole."
+_HOW = {  # by whether values were asked for
+    False: "No operation was run on any tensor, and only figures are kept of them.",
+    True: "The elements of every tensor were read once, where they lie.",
+}
+_ONCE = (
+    "What several names reach is counted once, in each line and in the whole.\n"
+    f"{INTERLOCKED}"
+)
 _SCALES = ((10**12, " T"), (10**9, " G"), (10**6, " M"))
 
 
@@ -90,7 +93,7 @@ def short_count(count: int) -> str:
 
 def draw(report: ModelReport) -> Drawing:
     """The totals, the tree, what is odd."""
-    return drawn(model_headline(report), _parts(report), report.simulated)
+    return drawn(model_headline(report), _parts(report), simulated=report.simulated)
 
 
 def model_headline(report: ModelReport) -> str:
@@ -98,14 +101,19 @@ def model_headline(report: ModelReport) -> str:
     root = report.root
     if not root.tensors:
         return f"{report.expression}: {report.kind} without a tensor"
+    count, stored = root.parameters or root.elements, bytes_text(root.stored_bytes)
     noun = "parameter" if root.parameters else "element"
-    count = root.parameters or root.elements
     said = [f"{short_count(count)} {noun}{'s' if count != 1 else ''}"]
-    state = [each for each in report.roles if each.name == "state"]
-    said += [f"{bytes_text(each.stored_bytes)} of state" for each in state]
-    said.append(bytes_text(root.stored_bytes) + (" in all" if state else ""))
+    said += [
+        f"{bytes_text(each.stored_bytes)} of state, {stored} in all"
+        for each in report.roles
+        if each.name == "state"
+    ] or [stored]
     if len(root.devices) == 1:
         said.append(f"{listed(_float_dtypes(root), most=2)} on {root.devices[0]}")
+    kinds = [each.kind for each in report.odd]
+    if report.values and "NaN or inf" not in kinds:
+        said.append(f"no NaN or inf in {count_text(report.values, 'tensor')}")
     title = f"{report.expression}: {', '.join(said)}"
     if not report.odd:
         return title
@@ -124,7 +132,7 @@ def _float_dtypes(root: Node) -> list[str]:
 def _parts(report: ModelReport) -> Iterator[Part]:
     """The tree, what it takes, what to do; then all levels and all that is odd."""
     whole = report.root
-    noun = "parameters" if _counts_parameters(report) else "elements"
+    noun = _counted(report)
     caption = f"{noun.capitalize()} and bytes of each part, and its share of the bytes"
     root = _branch(report, [whole])
     tree = Tree(caption, (noun, ""), _opened(root, _MOST_LINES - 1)[0])
@@ -139,29 +147,29 @@ def _parts(report: ModelReport) -> Iterator[Part]:
     if whole.children:
         everything = replace(tree, root=root, whole=True)
         yield Details("The whole tree", (everything,), "tree", in_text_only=True)
-    said = _HOW_VALUES if report.values else _HOW
-    yield how(Paragraph(f"{said}\n{_ONCE}"))
+    yield how(Paragraph(f"{_HOW[report.values > 0]}\n{_ONCE}"))
 
 
-def _counts_parameters(report: ModelReport) -> bool:
-    return report.kind.startswith("module") and report.root.parameters > 0
+def _counted(report: ModelReport) -> str:
+    """What is counted of each part."""
+    is_module = report.kind.startswith("module") and report.root.parameters
+    return "parameters" if is_module else "elements"
 
 
 def _branch(report: ModelReport, run: Sequence[Node]) -> Branch:
     """A part as a line; several that are built alike are one, with what is in each."""
     first, last, whole = run[0], run[-1].name, report.root.stored_bytes
-    what = first.kind if first.size is None else shape_text(first.size)
+    what = shape_text(first.size) if first.is_tensor else first.kind
     name = f"{first.name} {what}".rstrip()
     if len(run) > 1:
         number = last[len(last.rstrip("0123456789")) :]
         name = f"{first.name} to {number}: {len(run)} x {first.kind or 'alike'}"
-    which = "parameters" if _counts_parameters(report) else "elements"
-    count = sum(getattr(each, which) for each in run)
+    count = sum(getattr(each, _counted(report)) for each in run)
     stored = sum(each.stored_bytes for each in run)
     return Branch(
         name,
         (f"{count:,}", bytes_text(stored)),
-        stored / whole if whole else 0.0,
+        stored / (whole or 1),
         _said(report, first),
         tuple(_below(report, first)),
     )
@@ -185,20 +193,20 @@ def _said(report: ModelReport, node: Node) -> str:
     """What is not as in the rest."""
     said = []
     if node.same_as:
-        said.append(f"the same as {report.expression}{_as_code(node.same_as)}")
+        said.append(f"the same as {report.expression}{node.same_as}")
     # The largest part is the usual one; what is not like it says so.
     dtype, _, device = next((each.name for each in report.types), "").partition(" on ")
     if node.dtypes and dtype not in node.dtypes:
         said.append(listed(node.dtypes))
     if node.devices not in ((), (device,)):
         said.append(listed(node.devices))
-    if node.size is not None and node.kind not in _USUAL_KINDS:
+    if node.is_tensor and node.kind not in _USUAL_KINDS:
         said.append(node.kind)
     said.append(node.odd)
-    if node.parameters and not node.trainable and node.size is None:
+    if node.parameters and not node.trainable and not node.is_tensor:
         said.append("frozen")
-    for count, word in ((node.nan_count, "NaN"), (node.inf_count, "inf")):
-        said += [f"{count:,} {word}"] if count else []
+    odd = (node.nan_count, "NaN"), (node.inf_count, "inf")
+    said += [f"{count:,} {word}" for count, word in odd if count]
     return "; ".join(filter(None, said))
 
 
@@ -228,16 +236,16 @@ def _amounts(report: ModelReport) -> Table:
             Column("Bytes", number=True), lambda each: bytes_text(each.stored_bytes)
         ),
     )
-    roles = report.roles if len(report.roles) > 1 else ()
-    return Table.of("What it takes", properties, (*report.types, *roles), name="types")
+    amounts = (*report.types, *report.roles)
+    return Table.of("What it takes", properties, amounts, name="types")
 
 
 def _note(report: ModelReport, odd: Oddity) -> Note:
     """What an oddity means, and what to type."""
-    paths = [f"{report.expression}{_as_code(path)}" for path in odd.names]
+    paths = [f"{report.expression}{path}" for path in odd.names]
     how_told, said = _ODD[odd.kind], odd.said
     if odd.kind == "tied":
-        said = f"{report.expression}{_as_code(said)}"
+        said = f"{report.expression}{said}"
     words = {
         "expression": report.expression,
         "first": paths[0],
@@ -254,12 +262,3 @@ def _note(report: ModelReport, odd: Oddity) -> Note:
     no_to = odd.kind == "several devices" and not report.kind.startswith("module")
     hint = "" if no_to or "[...]" in paths[0] else how_told.hint.format(**words)
     return Note(how_told.kind, how_told.text.format(**words), hint)
-
-
-def _as_code(path: str) -> str:
-    """A path as it is typed.
-
-    >>> _as_code(".layer1.0.weight"), _as_code("['a.0']")
-    ('.layer1[0].weight', "['a.0']")
-    """
-    return _NUMBERED.sub(r"[\1]", path)

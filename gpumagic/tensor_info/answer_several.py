@@ -21,12 +21,13 @@ from gpumagic.tensor_info.answer_tensor import (
     drawn,
     how_looked,
     layout,
+    numbers_text,
     shape_text,
     warp_details,
 )
 from gpumagic.tensor_info.answer_values import values_headline, values_table
 from gpumagic.tensor_info.figure import Lane, lane_cells, visible_tensor
-from gpumagic.tensor_info.overlap import clusters
+from gpumagic.tensor_info.overlap import INTERLOCKED, clusters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,7 +53,11 @@ _RELATIONS = {
 }
 _MIXED = ("partial", "contains", "contained")
 _LAYOUTS = {True: "the same", False: "different", None: None}
-_STORAGES = {True: "the same", False: "two", None: None}
+_STORAGES = {
+    "same": "the same",
+    "two": "two",
+    "two over one memory": "two objects over the same addresses",
+}
 _MOST_GROUPS, _MOST_NAMES = 8, 12
 _NAMED_AT_MOST, _MOST_LANES_IN_SIGHT = 2, 6
 _COPY = (
@@ -62,42 +67,41 @@ _COPY = (
 _HOW = (
     "Looked at were the names of the notebook, and one level within them: lists, "
     "tuples, dicts, modules.\n"
-    "Memory is told apart by device and address; no operation was run."
+    "Memory is told apart by device and address; no operation was run.\n"
+    f"{INTERLOCKED}"
 )
 
 
 def draw_comparison(report: CompareReport) -> Drawing:
     """Several tensors beside each other."""
     simulated = any(each.simulated for each in report.tensors)
-    return drawn(comparison_headline(report), _comparison(report), simulated)
+    said = comparison_headline(report)
+    return drawn(said, _comparison(report), simulated=simulated)
 
 
 def draw_aliases(report: AliasReport) -> Drawing:
     """The names that share memory."""
-    return drawn(alias_headline(report), _aliases(report), report.simulated)
+    said = alias_headline(report)
+    return drawn(said, _aliases(report), simulated=report.simulated)
 
 
 def comparison_headline(report: CompareReport) -> str:
     """Whether there are NaNs, where that was asked for, and elements in common."""
-    read = [each for each in report.tensors if each.values is not None]
-    odd = [each.expression for each in read if _has_odd_values(each)]
+    read = {each.expression: each.values for each in report.tensors if each.values}
+    odd = [name for name, values in read.items() if values.not_finite]
     sharing = _sharing(report)
     if odd:
         return f"NaN or inf in {listed(odd, most=_MOST_TOLD)}; {sharing}"
-    return f"no NaN or inf; {sharing}" if len(read) == len(report.tensors) else sharing
-
-
-def _has_odd_values(report: TensorReport) -> bool:
-    values = report.values
-    return values is not None and values.nan_count + values.inf_count > 0
+    if len(read) == len(report.tensors):
+        return f"no NaN or inf; {sharing}"
+    return sharing
 
 
 def _sharing(report: CompareReport) -> str:
     names = listed([each.expression for each in report.tensors], most=_MOST_TOLD)
     pairs = len(report.pairs)
     sharing = sum(pair.elements_overlap is True for pair in report.pairs)
-    unknown = sum(pair.elements_overlap is None for pair in report.pairs)
-    if not sharing and unknown:
+    if not sharing and None in (pair.elements_overlap for pair in report.pairs):
         return f"whether {names} share elements is not decided"
     if not sharing:
         return f"{names} share no elements"
@@ -110,24 +114,28 @@ def _comparison(report: CompareReport) -> Iterator[Part]:
     """One memory that is shared, a row for each tensor, and what to do."""
     tensors = report.tensors
     yield from _shared_memory(report)
-    read = [each for each in tensors if each.values is not None]
-    yield values_table(read) if read else _rows(tensors)
-    for each in read:
-        if each.values and _has_odd_values(each):
+    tables = [_rows(tensors)]
+    if read := [each for each in tensors if each.values]:
+        name = Property(Column("Tensor"), lambda each: each.expression)
+        tables.insert(0, values_table(read, name))
+    yield tables[0]
+    for each in tensors:
+        if each.values and each.values.not_finite:
             yield Note("problem", values_headline(each, each.values))
-    mixed = [_both(report, pair) for pair in report.pairs if _mixes(report, pair)]
-    if mixed:
-        others = f", and {count_text(len(mixed) - 1, 'more pair')}"
+        elif each.unread:
+            said = f"the values of {each.expression} cannot be read: {each.unread}"
+            yield Note("problem", said)
+    mixing = [pair for pair in report.pairs if _mixes(report, pair)]
+    if mixed := [_both(report, pair, " with ") for pair in mixing]:
         yield Note(
             "warning",
             "reading one while writing to the other may mix values: "
-            f"{mixed[0]}{others if mixed[1:] else ''}",
+            f"{listed(mixed, most=_NAMED_AT_MOST)}",
             "call .clone() on what is to stay as it is",
         )
     yield from (Note("problem", remark) for remark in report.remarks)
     if report.pairs:
-        beside = (_rows(tensors),) if read else ()
-        yield Details("Pair by pair", (_pairs(report), *beside), "pairs")
+        yield Details("Pair by pair", (_pairs(report), *tables[1:]), "pairs")
     yield from warp_details([e for e in tensors if report.warp or e.on_accelerator])
     yield how_looked(tensors)
 
@@ -140,18 +148,17 @@ def _mixes(report: CompareReport, pair: Pair) -> bool:
 
 
 def _rows(tensors: Sequence[TensorReport]) -> Table:
-    def told(value: object, text: str) -> str | None:
-        return None if value is None else text
-
     properties = (
         Property(Column("Tensor"), lambda each: each.expression),
-        Property(Column("Size"), lambda t: told(t.size, shape_text(t.size or ()))),
+        Property(Column("Size"), lambda each: shape_text(each.size)),
         Property(Column("Dtype"), lambda each: each.dtype),
         Property(Column("Device"), lambda each: each.device),
-        Property(Column("Stride"), lambda each: told(each.stride, str(each.stride))),
+        Property(
+            Column("Stride"), lambda t: t.geometry and numbers_text(t.geometry.stride)
+        ),
         Property(
             Column("Offset", number=True),
-            lambda t: told(t.storage_offset, f"{t.storage_offset or 0:,} el"),
+            lambda t: t.geometry and f"{t.geometry.offset:,} el",
         ),
         Property(Column("Layout"), layout),
     )
@@ -159,33 +166,23 @@ def _rows(tensors: Sequence[TensorReport]) -> Table:
 
 
 def _pairs(report: CompareReport) -> Table:
-    def storage(pair: Pair) -> str | None:
-        if pair.storage_ranges_intersect and not pair.same_storage:
-            return "two objects over the same addresses"
-        return _STORAGES[pair.same_storage]
-
-    def elements(pair: Pair) -> str | None:
-        meets = _RELATIONS["partial"] if pair.elements_overlap else None
-        return _RELATIONS.get(pair.relation, meets)
-
-    def shared(pair: Pair) -> str | None:
-        if pair.shared_bytes is None:
-            return None
-        return ("at least " if pair.at_least else "") + bytes_text(pair.shared_bytes)
+    def shared(pair: Pair) -> str:
+        at_least = "at least " if pair.at_least else ""
+        return f"{at_least}{bytes_text(pair.shared_bytes)}"
 
     properties = (
         Property(Column("Pair"), lambda pair: _both(report, pair)),
-        Property(Column("Storage"), storage),
-        Property(Column("Elements"), elements),
+        Property(Column("Storage"), lambda pair: _STORAGES.get(pair.storage)),
+        Property(Column("Elements"), lambda pair: _RELATIONS.get(pair.relation)),
         Property(Column("Shared", number=True), shared),
         Property(Column("Layout"), lambda pair: _LAYOUTS[pair.same_layout]),
     )
     return Table.of("Pair by pair", properties, report.pairs)
 
 
-def _both(report: CompareReport, pair: Pair) -> str:
+def _both(report: CompareReport, pair: Pair, joint: str = " and ") -> str:
     first, second = (report.tensors[at] for at in (pair.first, pair.second))
-    return f"{first.expression} and {second.expression}"
+    return f"{first.expression}{joint}{second.expression}"
 
 
 def _shared_memory(report: CompareReport) -> Iterator[Part]:
@@ -193,10 +190,10 @@ def _shared_memory(report: CompareReport) -> Iterator[Part]:
     placed = []
     for number, tensor in enumerate(report.tensors):
         visible = visible_tensor(tensor)
-        if visible is not None and tensor.address is not None:
+        if visible and tensor.address:
             start = tensor.address - visible.offset * visible.itemsize
             end = start + (tensor.storage_bytes or 0)
-            placed.append(((tensor.device or "", start, end), number, visible))
+            placed.append(((tensor.device, start, end), number, visible))
     together = max(clusters(placed, itemgetter(0)), key=len, default=[])
     if len(together) < 2:
         return
@@ -206,8 +203,8 @@ def _shared_memory(report: CompareReport) -> Iterator[Part]:
         Lane(report.tensors[number].expression, visible, start - first)
         for (_, start, _), number, visible in together
     ]
-    if (cells := lane_cells(lanes)) is not None:
-        yield cells
+    if cells := lane_cells(lanes):
+        yield from cells
         return
     ends = (end - first for (_, _, end), *_ in together)
     total = max(*ends, *(lane.last_byte for lane in lanes))
@@ -228,7 +225,8 @@ def _extent(
 ) -> Extent:
     """Where something lies, drawn and in words."""
     said = f"{what}byte {stretch[0]:,} to {stretch[1]:,}"
-    said += ", with gaps" if has_gaps else ""
+    if has_gaps:
+        said += ", with gaps"
     return Extent(name, *stretch, dense=not has_gaps, said=said)
 
 
@@ -237,12 +235,11 @@ def alias_headline(report: AliasReport) -> str:
     groups = report.groups
     if not groups:
         return "no two names share memory"
-    worst = max(groups, key=lambda group: group.kept_for_nothing_bytes or 0)
+    worst = max(groups, key=lambda group: group.kept_for_nothing_bytes)
     stored = bytes_text(sum(group.stored_bytes for group in groups))
-    if worst.kept_for_nothing_bytes:
+    if worst.is_wasteful:
         kept, used = bytes_text(worst.stored_bytes), bytes_text(worst.used_bytes)
-        keep, use = ("keep", "use") if len(worst.names) > 1 else ("keeps", "uses")
-        return f"{_names(worst)} {keep} {kept} alive and {use} {used}"
+        return f"{kept} kept alive by {_names(worst)}, of which {used} are used"
     names = count_text(sum(len(group.names) for group in groups), "name")
     pieces = count_text(len(groups), "piece of memory", "pieces of memory")
     share = "is shared" if len(groups) == 1 else "are shared"
@@ -269,7 +266,7 @@ def _aliases(report: AliasReport) -> Iterator[Part]:
         said = "the search was cut short: there may be more names"
         yield Note("warning", said, "name tensors to look at: %tensor_info --alias x")
     for group in groups:
-        if group.kept_for_nothing_bytes and group.freed_by_copies_bytes:
+        if group.is_wasteful and group.freed_by_copies_bytes:
             freed = bytes_text(group.freed_by_copies_bytes)
             yield Note(
                 "warning", f"copies of {_names(group)} would free {freed}", _COPY
@@ -287,16 +284,16 @@ def _names(group: Group) -> str:
 
 def _lanes(group: Group, most: int) -> Extents:
     size, names = bytes_text(group.stored_bytes), group.names
-    left_out = len(names) - most
-    more = f"; {count_text(left_out, 'more name')} not drawn" if left_out > 0 else ""
-    lanes = tuple(map(_lane, names[:most]))
-    caption = f"{size} on {group.device}{more}"
+    lanes, caption = tuple(map(_lane, names[:most])), f"{size} on {group.device}"
+    if more := len(names[most:]):
+        caption += f"; {count_text(more, 'more name')} not drawn"
     return Extents(caption, lanes, group.stored_bytes, (bytes_text(0), size))
 
 
 def _lane(name: Name) -> Extent:
     stretch = name.first_byte, name.last_byte
-    output = "held by the output of a cell, " if name.is_output else ""
-    what = f"{name.kind}, {shape_text(name.size)} {name.dtype}, {output}"
-    has_gaps = name.touched_bytes not in (None, name.last_byte - name.first_byte)
+    what = f"{name.kind}, {shape_text(name.size)} {name.dtype}, "
+    if name.is_output:
+        what += "held by the output of a cell, "
+    has_gaps = name.touched_bytes < name.last_byte - name.first_byte
     return _extent(name.name, stretch, what, has_gaps=has_gaps)

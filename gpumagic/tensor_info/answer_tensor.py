@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import (
@@ -17,9 +18,15 @@ from gpumagic.drawing import (
     one_screen,
 )
 from gpumagic.drawing import how_measured as how
-from gpumagic.report.units import bytes_text, listed, share_text, with_article
+from gpumagic.report.units import (
+    UNKNOWN,
+    bytes_text,
+    listed,
+    share_text,
+    with_article,
+)
 from gpumagic.tensor_info.answer_values import (
-    heat_figure,
+    heat_figures,
     values_headline,
     values_table,
 )
@@ -30,6 +37,7 @@ from gpumagic.tensor_info.figure import (
     visible_tensor,
 )
 from gpumagic.tensor_info.geometry import fresh_strides
+from gpumagic.tensor_info.report import WORTH_FREEING_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -41,14 +49,6 @@ if TYPE_CHECKING:
 _MOST_DIMS = 6
 _MOST_INNER = 4
 _MOST_GRID_DIMS, _MOST_WARP_DIMS = 3, 4
-# What is kept for nothing is worth a word from this size on.
-_WORTH_FREEING_BYTES = 4096
-_HOW = (
-    "Looking has run no operation and has read no element.",
-    "The values were read piece by piece where they lie; no copy was made.",
-    "That ran operations on the device, and waited for it at the end.",
-    "A place is counted in elements from the beginning of the storage.",
-)
 _IN_PLACE = {
     True: "unsafe: indices share elements",
     False: "safe: each index has its own element",
@@ -65,74 +65,73 @@ _WARP = Paragraph(
 
 def headline(report: TensorReport) -> str:
     """What the tensor is, how it lies, and what that costs."""
-    where = f"on {report.device}" if report.device else None
+    lies = f"{report.dtype} on {report.device}"
     if report.size is None:
-        known = with_article(report.kind), report.dtype, where
-        return f"{report.expression}: {', '.join(filter(None, known))}"
-    what = " ".join(filter(None, (shape_text(report.size), report.dtype, where)))
-    cost = _cost(report)
-    if not cost and report.logical_bytes is not None:
-        cost = f" of {bytes_text(report.logical_bytes)}"
-    return f"{report.expression}: {what}, {with_article(_nature(report))}{cost}"
+        return f"{report.expression}: {with_article(report.kind)}, {lies}"
+    what = f"{with_article(_nature(report))}{_cost(report)}"
+    return f"{report.expression}: {shape_text(report.size)} {lies}, {what}"
 
 
 def _cost(report: TensorReport) -> str:
-    """What the layout costs, from the worst on; empty where it costs nothing."""
-    logical, touched = report.logical_bytes, report.touched_bytes
-    if _kept_bytes(report):
+    """What the layout costs, from the worst on; else its size, where it has one."""
+    logical, touched = report.logical_bytes, report.touched_bytes or 0
+    if unused_bytes(report):
         kept, used = bytes_text(report.storage_bytes), bytes_text(touched)
         return f" that keeps {kept} alive and uses {used}"
-    if logical and touched and logical > touched:
+    if logical is None:
+        return ""
+    if logical > touched > 0:
         return f"; {bytes_text(touched)} in memory, read as {bytes_text(logical)}"
-    if report.is_contiguous is False and logical:
-        return f", {layout(report)}; .contiguous() copies {bytes_text(logical)}"
-    return ""
+    if not report.is_contiguous:
+        method = ".copy()" if report.is_numpy else ".contiguous()"
+        return f", {layout(report)}; {method} copies {bytes_text(logical)}"
+    return f" of {bytes_text(logical)}"
 
 
 def _nature(report: TensorReport) -> str:
     """What kind of tensor this is, by the way it walks through memory."""
-    noun = "view" if report.is_view and report.kind == "tensor" else report.kind
-    manner, order = "", report.dim_order
     steps = zip(report.size or (), report.stride or (), strict=False)
-    if report.numel == 0:
-        manner = "empty"
-    elif any(size > 1 and step == 0 for size, step in steps):
-        manner = "expanded"
-    elif report.overlaps_itself:
-        manner = "self-overlapping"
-    elif report.holes_in_span:
-        manner = "sliced"
-    elif report.is_contiguous:
-        manner = "contiguous"
-    elif order is not None and order != tuple(range(len(order))):
-        manner = "transposed" if len(order) == 2 else "permuted"
+    manners = {
+        "empty": report.numel == 0,
+        "expanded": any(size > 1 and step == 0 for size, step in steps),
+        "self-overlapping": report.overlaps_itself,
+        "sliced": report.holes_in_span,
+        "reversed": any(step < 0 for step in report.stride or ()),
+        "contiguous": report.is_contiguous,
+        "transposed": len(report.dim_order) == 2,
+        "permuted": report.dim_order,
+    }
+    manner = next((word for word, is_so in manners.items() if is_so), "")
+    noun = "view" if report.is_view and report.kind == "tensor" else report.kind
     return f"{manner} {noun}".strip()
 
 
-def _kept_bytes(report: TensorReport) -> int | None:
-    """What it keeps alive and does not use, where that is worth a word."""
-    stored, touched = report.storage_bytes, report.touched_bytes
-    if stored is None or touched is None:
-        return None
-    unused = stored - touched
-    return unused if unused >= max(_WORTH_FREEING_BYTES, touched) else None
+def unused_bytes(report: TensorReport) -> int:
+    """What it keeps alive and does not use, where that is known and worth a word."""
+    stored, touched = report.storage_bytes or 0, report.touched_bytes
+    if touched is None or stored - touched < max(WORTH_FREEING_BYTES, touched):
+        return 0
+    return stored - touched
 
 
 def layout(report: TensorReport) -> str | None:
-    """Whether the elements lie in the order of their indices."""
-    if report.is_contiguous is None:
-        return None
-    if report.is_contiguous:
-        return "contiguous"
-    return "channels_last" if report.is_channels_last else "not contiguous"
+    """Whether the elements lie in the order of their indices, if they have places."""
+    words = {
+        "contiguous": report.is_contiguous,
+        "channels_last": report.is_channels_last,
+        "not contiguous": report.geometry,
+    }
+    return next((word for word, is_so in words.items() if is_so), None)
 
 
-def shape_text(size: Sequence[int]) -> str:
+def shape_text(size: Sequence[int] | None) -> str:
     """A size as people say it.
 
-    >>> shape_text((4, 6)), shape_text(()), shape_text((2,) * 9)
-    ('4 x 6', '0-d', '2 x 2 x ... x 2 (9 dims)')
+    >>> shape_text((4, 6)), shape_text(()), shape_text(None), shape_text((2,) * 9)
+    ('4 x 6', '0-d', 'unknown size', '2 x 2 x ... x 2 (9 dims)')
     """
+    if size is None:
+        return f"{UNKNOWN} size"
     if len(size) > _MOST_DIMS:
         return f"{shape_text(size[:2])} x ... x {size[-1]:,} ({len(size)} dims)"
     return " x ".join(f"{each:,}" for each in size) or "0-d"
@@ -155,57 +154,53 @@ def draw(
 ) -> Drawing:
     """The values, what a warp fetches or the layout, whatever was asked for."""
     said = headline(report)
-    if report.values is not None:
+    if report.values:
         said = values_headline(report, report.values)
+    elif report.unread:
+        said = f"{report.expression}: the values cannot be read: {report.unread}"
     elif warp and report.warp_along_dim:
-        used = (
+        used = [
             f"{share_text(read.efficiency)} along dim {read.dim}"
             for read in report.warp_along_dim[-_MOST_WARP_DIMS:]
-        )
-        what = f"of what a warp fetches it uses {listed(list(used))}"
-        said = f"{report.expression}: {what}"
+        ]
+        said = f"{report.expression}: of what a warp fetches it uses {listed(used)}"
     failed = (Note("problem", failure) for failure in failures)
-    return drawn(said, (*failed, *_parts(report, warp=warp)), report.simulated)
+    return drawn(
+        said, (*failed, *_parts(report, warp=warp)), simulated=report.simulated
+    )
 
 
-def drawn(said: str, parts: Iterable[Part], simulated: object) -> Drawing:
+def drawn(said: str, parts: Iterable[Part], *, simulated: bool) -> Drawing:
     """A report of this room as one screen."""
     return Drawing(said, one_screen(parts), "simulated GPU" if simulated else "")
 
 
 def _parts(report: TensorReport, *, warp: bool) -> Iterator[Part]:
-    """What is in sight of one tensor, then all else by its word.
+    """What was asked for in sight: values, what a warp fetches, or the elements.
 
-    Values come first where they have been read; then what a warp fetches, where that
-    was asked for; else the elements.
+    Then what to do; all else by its word.
     """
-    values = report.values
-    reads = warp and values is None and report.warp_along_dim
-    visible = visible_tensor(report)
-    memory: list[Part] = []
-    if visible is not None and visible.ndim <= _MOST_GRID_DIMS:
-        memory.append(index_panel(visible))
-    if values is not None:
-        if values.heat is not None:
-            yield heat_figure(values.heat)
-        yield values_table((report,))
-    elif reads:
-        yield from warp_reads(report)
-    else:
-        yield from memory
-        memory = []
-    dims = dims_table(report)
-    if values is None:
-        yield from dims
-        dims = []
+    visible, values = visible_tensor(report), report.values
+    elements: list[Part] = []
+    if visible and visible.ndim <= _MOST_GRID_DIMS:
+        elements.append(index_panel(visible))
+    dims, reads = dims_table(report), warp_reads(report)
+    in_sight: list[Part] = [*elements, *dims]
+    if values:
+        in_sight = [*heat_figures(values), values_table((report,))]
+    elif warp and reads:
+        in_sight = [*reads, *dims]
+    yield from in_sight
     yield from _notes(report)
-    if visible is not None and visible.landings and report.storage_bytes != 0:
-        memory.append(memory_strip(visible))
-    if memory:
+    if visible and visible.landings:
+        elements.append(memory_strip(visible))
+    if memory := [part for part in elements if part not in in_sight]:
         yield Details("The places in the order of addresses", tuple(memory), "memory")
-    yield Details("Layout, bytes and flags", (*dims, facts_table(report)), "facts")
-    if (warp or report.on_accelerator) and not reads and report.warp_along_dim:
-        yield Details("What a warp fetches", (*warp_reads(report), _WARP), "warp")
+    facts: list[Part] = [part for part in dims if part not in in_sight]
+    facts.append(facts_table(report))
+    yield Details("Layout, bytes and flags", tuple(facts), "facts")
+    if (warp or report.on_accelerator) and reads and reads[0] not in in_sight:
+        yield Details("What a warp fetches", (*reads, _WARP), "warp")
     if report.inner:
         parts = (
             Details(headline(each), (facts_table(each),))
@@ -217,19 +212,24 @@ def _parts(report: TensorReport, *, warp: bool) -> Iterator[Part]:
 
 def how_looked(reports: Sequence[TensorReport]) -> Details:
     """How the figures on tensors came about."""
-    looked, read, waited, counted = _HOW
-    values = [each for each in reports if each.values is not None]
-    said = [read if values else looked, counted]
-    if any(each.on_accelerator for each in values):
-        said.insert(1, waited)
-    return how(Paragraph("\n".join(said)))
+    read = [each for each in reports if each.values]
+    said = {
+        "Looking has run no operation and has read no element.": not read,
+        "The values were read piece by piece where they lie; no copy was made.": read,
+        "That ran operations on the device, and waited for it at the end.": any(
+            each.on_accelerator for each in read
+        ),
+        "A place is counted in elements from the beginning of the storage.": True,
+    }
+    return how(Paragraph("\n".join(each for each, is_so in said.items() if is_so)))
 
 
 def dims_table(report: TensorReport) -> list[Table]:
     """Size and stride of each dim, and what they mean; none without strides."""
-    size, stride, itemsize = report.size, report.stride, report.itemsize or 1
-    if not size or stride is None:
+    g = report.geometry
+    if not g or not g.ndim:
         return []
+    size, stride, itemsize = g.size, g.stride, g.itemsize
     fresh = fresh_strides(size)
 
     def meaning(dim: int) -> str:
@@ -239,8 +239,9 @@ def dims_table(report: TensorReport) -> list[Table]:
             return f"the same element {size[dim]:,} times"
         if stride[dim] == fresh[dim]:
             return "as contiguous"
-        back = "backwards; " if stride[dim] < 0 else ""
-        return f"{back}contiguous would be {fresh[dim]:,}"
+        if stride[dim] < 0:
+            return f"backwards; contiguous would be {fresh[dim]:,}"
+        return f"contiguous would be {fresh[dim]:,}"
 
     properties = (
         Property(Column("Dim"), str),
@@ -255,8 +256,8 @@ def dims_table(report: TensorReport) -> list[Table]:
     return [Table.of(caption, properties, range(len(size)), name="dims")]
 
 
-def warp_reads(report: TensorReport, *, named: bool = False) -> Iterator[Part]:
-    """What a warp fetches along each dim, drawn and in figures; `named`: of what."""
+def warp_reads(report: TensorReport, of: str = "") -> list[Part]:
+    """What a warp fetches along each dim, drawn and in figures, where that is known."""
 
     def used(read: WarpRead) -> Meter:
         said = f"{read.unique_bytes:,} of {read.fetched_bytes:,} B"
@@ -271,40 +272,39 @@ def warp_reads(report: TensorReport, *, named: bool = False) -> Iterator[Part]:
         Property(Column("Lines", number=True), lambda read: f"{read.lines}"),
         Property(Column("Used"), used),
     )
-    of = f" of {report.expression}" if named else ""
-    caption = f"What a warp of 32 lanes fetches that reads along one dim{of}"
+    g, start = report.geometry, report.address
     reads = report.warp_along_dim[-_MOST_WARP_DIMS:]
-    yield sector_figure(report, reads, of)
-    yield Table.of(caption, properties, reads)
+    if not reads or not g or not start:
+        return []
+    caption = f"What a warp of 32 lanes fetches that reads along one dim{of}"
+    return [sector_figure(g, start, reads, of), Table.of(caption, properties, reads)]
 
 
 def warp_details(reports: Sequence[TensorReport]) -> Iterator[Details]:
     """The reads of each tensor, and once how all of them are to be understood."""
-    drawn = [warp_reads(each, named=True) for each in reports if each.warp_along_dim]
-    if drawn:
-        parts = (part for each in drawn for part in each)
+    parts = [
+        part for each in reports for part in warp_reads(each, f" of {each.expression}")
+    ]
+    if parts:
         yield Details("What a warp fetches", (*parts, _WARP), "warp")
 
 
 def _notes(report: TensorReport) -> Iterator[Note]:
     """What to do, from the most urgent on."""
-    unused, name = _kept_bytes(report), report.expression
-    copy = f"{name if name.isidentifier() else 'y'} = {name}.clone()"
-    if report.values is not None and report.values.nan_count and report.requires_grad:
+    unused, name = unused_bytes(report), report.expression
+    method = "copy" if report.is_numpy else "clone"
+    copy = f"{name if name.isidentifier() else 'y'} = {name}.{method}()"
+    if report.values and report.values.nan_count and report.requires_grad:
         yield Note(
             "problem",
             "a NaN in a parameter stays: find the operation that made it",
             "torch.autograd.set_detect_anomaly(True)",
         )
-    if unused is not None:
-        # .contiguous() hands out the same tensor where it is contiguous already.
-        why = "; .contiguous() would not, it is contiguous"
-        yield Note(
-            "warning",
-            f"a copy frees {bytes_text(unused)} once nothing else uses the storage"
-            f"{why if report.is_contiguous else ''}",
-            copy,
-        )
+    if unused:
+        said = f"a copy frees {bytes_text(unused)} once nothing else uses the storage"
+        if report.is_contiguous and not report.is_numpy:
+            said += "; .contiguous() would not, it is contiguous"
+        yield Note("warning", said, copy)
     if report.overlaps_itself:
         pairs = enumerate(zip(report.size or (), report.stride or (), strict=True))
         same = (
@@ -327,17 +327,16 @@ def facts_table(report: TensorReport) -> Grid:
 
 
 def _facts(report: TensorReport) -> Iterator[tuple[str, Cell]]:
-    known = report.kind, report.dtype, report.device
-    yield "what", ", ".join(filter(None, known))
+    yield "what", f"{report.kind}, {report.dtype}, {report.device}"
     if report.size is not None:
-        count = f", {report.numel:,} el" if report.numel else ""
-        each = f" of {report.itemsize} B" if report.itemsize else ""
-        yield "size", f"{shape_text(report.size)}{count}{each}"
+        count = f"{prod(report.size):,} el of {report.itemsize} B"
+        yield "size", f"{shape_text(report.size)}, {count}"
     if order := report.dim_order:
-        turned = order != tuple(range(len(order)))
-        back = f"; .permute{numbers_text(order)} is row-major" if turned else ""
-        yield "memory order", f"dims {', '.join(map(str, order))}{back}"
-    if report.kind != "numpy array":
+        said = f"dims {', '.join(map(str, order))}"
+        if order != tuple(range(len(order))):
+            said += f"; .permute{numbers_text(order)} is row-major"
+        yield "memory order", said
+    if not report.is_numpy:
         yield "operators return", report.operators_treat_as
     yield "writing in place", _IN_PLACE[report.overlaps_itself]
     sizes = (
@@ -346,11 +345,9 @@ def _facts(report: TensorReport) -> Iterator[tuple[str, Cell]]:
         (report.span_bytes, "from first to last"),
         (report.storage_bytes, "stored"),
     )
-    told = (f"{bytes_text(n)} {what}" for n, what in sizes if n is not None)
+    told = [f"{bytes_text(n)} {what}" for n, what in sizes if n is not None]
     yield "memory", ", ".join(told)
-    if offset := report.storage_offset:
-        yield "offset", f"{offset:,} el = {offset * (report.itemsize or 1):,} B"
-    if report.address is not None:
-        past = report.address % 16
-        aligned = f"{past} B past a multiple of 16 B" if past else "aligned to 16 B"
-        yield "address", f"{report.address:#x}, {aligned}"
+    if report.geometry and (offset := report.geometry.offset):
+        yield "offset", f"{offset:,} el = {offset * report.geometry.itemsize:,} B"
+    if address := report.address:
+        yield "address", f"{address:#x}, aligned to {min(address & -address, 16)} B"

@@ -66,7 +66,7 @@ def explain_view(
         GpuMagicError: It is no tensor, or one whose strides mean nothing.
     """
     reading = read(x, expression)
-    if reading.geometry is None:
+    if not reading.geometry:
         raise GpuMagicError(
             f"{expression} is a {reading.kind}: its strides mean nothing",
             "ask about a plain tensor, or about those that it is made of",
@@ -146,7 +146,7 @@ def aliases(
     if only is None:
         return alias_report(namespace, None, budget_s)
     asked, refusals = _read_each(only, expressions or ["x"] * len(only))
-    wanted = [reading.memory for _, _, reading in asked]
+    wanted = [reading for _, _, reading in asked]
     report = alias_report(namespace, wanted, budget_s)
     return dataclasses.replace(report, remarks=(*refusals, *report.remarks))
 
@@ -204,45 +204,41 @@ def _read_each(
 
 def _pair_of(first: int, second: int, one: Reading, other: Reading) -> Pair:
     """What two objects have in common; `first` and `second` are their places."""
-    same_storage, intersect, distance_bytes = _neighbours(one, other)
-    found = _UNKNOWN
-    if intersect is False or 0 in (*(one.size or ()), *(other.size or ())):
+    storage, found = _in_common(one, other)
+    if 0 in (*(one.size or ()), *(other.size or ())):
         found = overlap.NOTHING
-    elif distance_bytes is not None and one.geometry and other.geometry:
-        found = overlap.shared(one.geometry, other.geometry, distance_bytes)
     return Pair(
         **vars(found),
         first=first,
         second=second,
-        same_storage=same_storage,
-        storage_ranges_intersect=intersect,
+        storage=storage,
         same_layout=_same_layout(one, other),
     )
 
 
-def _neighbours(
-    one: Reading, other: Reading
-) -> tuple[bool | None, bool | None, int | None]:
-    """Whether it is one storage, whether memory is in common, and how far apart."""
-    mine, its = one.memory, other.memory
-    if one.storage is not None and one.storage == other.storage:
-        return True, None if mine is None or its is None else True, 0
-    are_storages = one.storage is not None and other.storage is not None
-    if mine is None or its is None:
-        return False if are_storages else None, None, None
-    if mine.device != its.device:
-        return False, False, None
-    distance = its.start - mine.start
-    return False, -its.size_bytes < distance < mine.size_bytes, distance
+def _in_common(one: Reading, other: Reading) -> tuple[str, overlap.Shared]:
+    """How their storages lie to each other, and which elements both have."""
+    if one.storage and one.storage == other.storage:
+        storage, distance_bytes = "same", 0
+    elif not (one.start and other.start):
+        return "two" if one.storage and other.storage else "unknown", _UNKNOWN
+    elif len([*overlap.clusters((one, other), lambda each: each.memory)]) > 1:
+        return "two", overlap.NOTHING
+    else:
+        storage, distance_bytes = "two over one memory", other.start - one.start
+    if not one.geometry or not other.geometry:
+        return storage, _UNKNOWN
+    return storage, overlap.shared(one.geometry, other.geometry, distance_bytes)
 
 
 def _same_layout(one: Reading, other: Reading) -> bool | None:
-    if one.size is None or one.stride is None or other.stride is None:
+    g, its = one.geometry, other.geometry
+    if not g or not its:
         return None
-    if one.size != other.size:
-        return False
-    steps = zip(one.size, one.stride, other.stride, strict=True)
-    return all(step == its_step for count, step, its_step in steps if count > 1)
+    steps = zip(g.size, g.stride, its.stride, strict=False)
+    return g.size == its.size and all(
+        step == its_step for count, step, its_step in steps if count > 1
+    )
 
 
 def _report(x: Any, reading: Reading, expression: str, *, values: bool) -> TensorReport:
@@ -252,40 +248,38 @@ def _report(x: Any, reading: Reading, expression: str, *, values: bool) -> Tenso
     from gpumagic.tensor_info.values import summarise
 
     summary, why = summarise(x)
-    said = (f"the values cannot be read: {why}",) if why else ()
-    remarks = (*report.remarks, *said)
-    return dataclasses.replace(report, values=summary, remarks=remarks)
+    return dataclasses.replace(report, values=summary, unread=why)
 
 
 def _report_of(reading: Reading, expression: str) -> TensorReport:
     """The report on one object, and on what it is made of."""
-    g, memory = reading.geometry, reading.memory
-    figures: dict[str, Any] = {}
-    if g is not None:
-        distinct = overlap.distinct_elements(g)
-        address = memory.address if memory is not None else None
-        figures = {
-            "numel": g.numel,
-            "is_contiguous": layout.is_contiguous(g),
-            "is_channels_last": layout.is_channels_last(g),
-            "operators_treat_as": layout.treat_as(g),
-            "dim_order": layout.dim_order(g),
-            "view_flat": layout.flat(g),
-            "last_element": g.last_element,
-            "logical_bytes": g.logical_bytes,
-            "span_bytes": g.span_bytes,
-        }
-        if distinct is not None:
-            figures |= {
-                "overlaps_itself": distinct < g.numel,
-                "holes_in_span": g.span_elements - distinct,
-                "touched_bytes": distinct * g.itemsize,
-            }
-        if address is not None:
-            start = address + g.offset * g.itemsize
-            figures |= {"address": start, "warp_along_dim": layout.warp_reads(g, start)}
     told = {
         each.name: getattr(reading, each.name) for each in dataclasses.fields(Facts)
     }
     inner = [_report_of(part, f"{expression}: {name}") for name, part in reading.inner]
-    return TensorReport(**told, expression=expression, inner=tuple(inner), **figures)
+    report = TensorReport(**told, expression=expression, inner=tuple(inner))
+    g, address = reading.geometry, reading.address
+    if not g:
+        return report
+    figures: dict[str, Any] = {
+        "numel": g.numel,
+        "is_contiguous": layout.is_contiguous(g),
+        "is_channels_last": layout.is_channels_last(g),
+        "operators_treat_as": layout.treat_as(g),
+        "dim_order": layout.dim_order(g),
+        "view_flat": layout.flat(g),
+        "last_element": g.last_element,
+        "logical_bytes": g.logical_bytes,
+        "span_bytes": g.span_bytes,
+    }
+    distinct = overlap.distinct_elements(g)
+    if distinct is not None:
+        figures |= {
+            "overlaps_itself": distinct < g.numel,
+            "holes_in_span": g.span_elements - distinct,
+            "touched_bytes": distinct * g.itemsize,
+        }
+    if address:
+        start = address + g.offset * g.itemsize
+        figures |= {"address": start, "warp_along_dim": layout.warp_reads(g, start)}
+    return dataclasses.replace(report, **figures)

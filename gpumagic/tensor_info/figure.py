@@ -11,15 +11,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle, product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gpumagic.drawing.tiles import BLANK, SKIPPED, UNUSED, Figure, Row, Tile
-from gpumagic.report.units import listed
+from gpumagic.report.units import listed, range_text
 from gpumagic.tensor_info.geometry import LINE_BYTES, SECTOR_BYTES, Geometry
 from gpumagic.tensor_info.overlap import is_nested
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gpumagic.tensor_info.geometry import WarpRead
     from gpumagic.tensor_info.report import TensorReport
@@ -55,9 +55,10 @@ class Visible(Geometry):
     def landings(self) -> dict[int, tuple[tuple[int, ...], int]]:
         """Each place with the lowest index that leads there, and how many do.
 
-        Empty where there are too many to draw.
+        Empty where there is no memory, or too much to draw.
         """
-        if self.span_elements > _MOST_PLACES or self.numel > _MOST_LISTED:
+        is_much = self.span_elements > _MOST_PLACES or self.numel > _MOST_LISTED
+        if is_much or self.stored == 0:
             return {}
         found: dict[int, tuple[tuple[int, ...], int]] = {}
         for index in product(*map(range, self.size)):
@@ -98,12 +99,10 @@ class Visible(Geometry):
 
 def visible_tensor(report: TensorReport) -> Visible | None:
     """How a tensor is drawn; None if it has no element or no geometry."""
-    size, stride = report.size, report.stride
-    if size is None or stride is None or 0 in size:
+    g, stored_bytes = report.geometry, report.storage_bytes
+    if not g or not g.numel:
         return None
-    itemsize, stored_bytes = report.itemsize or 1, report.storage_bytes
-    stored = None if stored_bytes is None else stored_bytes // itemsize
-    return Visible(size, stride, report.storage_offset or 0, itemsize, stored)
+    return Visible(**vars(g), stored=stored_bytes and stored_bytes // g.itemsize)
 
 
 def index_panel(visible: Visible) -> Figure:
@@ -114,8 +113,8 @@ def index_panel(visible: Visible) -> Figure:
         pages = [(page,) for page in range(min(visible.size[0], _MOST_PAGES))]
         if (more := visible.size[0] - _MOST_PAGES) > 0:
             keys.append(f"dim 0: {more:,} more not drawn")
-    down = [(at,) for at in visible.shown(ndim - 2)] if ndim > 1 else [()]
-    across = [(at,) for at in visible.shown(ndim - 1)] if ndim else [()]
+    axes = ([(at,) for at in visible.shown(dim)] for dim in range(ndim)[-2:])
+    *_, down, across = [()], [()], *axes
     columns = [(page, at) for page in pages for at in across]
     rows = tuple(
         Row(
@@ -126,8 +125,7 @@ def index_panel(visible: Visible) -> Figure:
     )
     if any(tile.text.startswith("=") for row in rows for tile in row.tiles):
         keys.append("=: an element that was drawn already")
-    above = {0: "", 3: "dims 0 and 2"}.get(ndim, f"dim {ndim - 1}")
-    corner = f"dim {ndim - 2} \\ {above}" if ndim > 1 else above
+    corner = ("", "dim 0", "dim 0 \\ dim 1", "dim 1 \\ dims 0 and 2")[ndim]
     heads = tuple(_index_text((*page, *at)) for page, at in columns)
     caption = "Each index with its place in memory, in elements"
     return Figure(caption, corner, heads, rows, tuple(keys))
@@ -138,9 +136,9 @@ def _index_text(parts: Sequence[int | None]) -> str:
 
 
 def _index_tile(visible: Visible, index: tuple[int | None, ...]) -> Tile:
-    known = tuple(at for at in index if at is not None)
-    if known != index:
+    if None in index:
         return SKIPPED
+    known = cast("tuple[int, ...]", index)
     place = visible.place(known)
     # A stride of 0 shows the same element at a lower index already.
     if any(at and not step for at, step in zip(known, visible.stride, strict=True)):
@@ -148,12 +146,14 @@ def _index_tile(visible: Visible, index: tuple[int | None, ...]) -> Tile:
     return visible.tile(known, str(place))
 
 
-def sector_figure(report: TensorReport, reads: Sequence[WarpRead], of: str) -> Figure:
+def sector_figure(
+    g: Geometry, start: int, reads: Sequence[WarpRead], of: str
+) -> Figure:
     """The sectors that a warp fetches along each dim, with the lanes that each serves.
 
-    Like `reads`, it is for a tensor whose address is known.
+    `start` is the address of the first element, as for the `reads`.
     """
-    rows = tuple(_sector_tiles(report, read) for read in reads)
+    rows = tuple(_sector_tiles(g, start, read) for read in reads)
     most = max(map(len, rows))
     return Figure(
         f"Each sector that a warp of 32 lanes fetches{of}, with the lanes it serves",
@@ -167,75 +167,73 @@ def sector_figure(report: TensorReport, reads: Sequence[WarpRead], of: str) -> F
     )
 
 
-def _sector_tiles(report: TensorReport, read: WarpRead) -> list[Tile]:
-    itemsize, stride = report.itemsize or 1, (report.stride or ())[read.dim]
+def _sector_tiles(g: Geometry, start: int, read: WarpRead) -> list[Tile]:
     lanes: dict[int, list[int]] = defaultdict(list)
     for lane in range(read.lanes):
-        first = (report.address or 0) + lane * stride * itemsize
-        last = first + itemsize - 1
+        first = start + lane * g.stride[read.dim] * g.itemsize
+        last = first + g.itemsize - 1
         for sector in range(first // SECTOR_BYTES, last // SECTOR_BYTES + 1):
             lanes[sector].append(lane)
     lines = sorted({sector * SECTOR_BYTES // LINE_BYTES for sector in lanes})
     colours = dict(zip(lines, cycle(FILLS), strict=False))
     return [
         Tile(
-            str(served[0]) if len(served) == 1 else f"{served[0]}-{served[-1]}",
+            range_text(str(served[0]), str(served[-1]), "-"),
             colours[sector * SECTOR_BYTES // LINE_BYTES],
         )
         for sector, served in sorted(lanes.items())
     ]
 
 
-class _Column(NamedTuple):
-    """A column of the strip: its place (None for a run of places), and its tiles."""
-
-    place: int | None
-    tile: Tile
-    times: int = 1
-
-
-def memory_strip(visible: Visible, marks: Mapping[int, str] | None = None) -> Figure:
+def memory_strip(visible: Visible, marks: Mapping[Any, str] | None = None) -> Figure:
     """The storage in the order of addresses; `marks` are words below some places."""
-    columns = tuple(_columns(visible))
-    tiles = tuple(each.tile for each in columns)
+    columns = [*_columns(visible)]
+    heads, tiles = (tuple(each) for each in zip(*columns, strict=True))
     rows, keys = [Row("index", tiles)], [*visible.keys()]
     if visible.ndim > _MOST_PARTS:
         keys.append("#n: element number n in the order of indices")
-    runs = any(each.place is None for each in columns)
-    known = (UNUSED.text, UNUSED in tiles), ("a size in place of an index", runs)
-    if unused := [mark for mark, is_there in known if is_there]:
-        keys.append(f"{listed(unused, ' or ')}: no element of this tensor")
-    if any(each.times > 1 for each in columns):
-        times = (
-            Tile(f"{_TIMES}{c.times:,}") if c.times > 1 else BLANK for c in columns
-        )
-        rows.append(Row("times", tuple(times)))
+    unused = {UNUSED.text: UNUSED in tiles, "a size in place of an index": "" in heads}
+    if marks_of_it := [mark for mark, is_there in unused.items() if is_there]:
+        keys.append(f"{listed(marks_of_it, ' or ')}: no element of this tensor")
+    several = {
+        str(place): f"{_TIMES}{times:,}"
+        for place, (_, times) in visible.landings.items()
+        if times > 1
+    }
+    if several:
+        rows.append(_words_below("times", heads, several))
         keys.append(f"{_TIMES}n: n indices land on this place")
-    if marks:
-        words = (marks.get(-1 if c.place is None else c.place, "") for c in columns)
-        rows.append(Row("walk", tuple(map(Tile, words))))
-    heads = tuple("" if each.place is None else str(each.place) for each in columns)
+    places = {str(place): word for place, word in (marks or {}).items()}
+    if walk := {head: places[head] for head in heads if head in places}:
+        rows.append(_words_below("walk", heads, walk))
     caption = "Memory: the places in their order, each with the index that lies there"
     return Figure(caption, "place", heads, tuple(rows), tuple(keys))
 
 
-def _columns(visible: Visible) -> Iterator[_Column]:
+def _words_below(name: str, heads: Iterable[str], words: Mapping[str, str]) -> Row:
+    return Row(name, tuple(Tile(words.get(head, "")) for head in heads))
+
+
+def _columns(visible: Visible) -> Iterator[tuple[str, Tile]]:
+    """Each place with its tile; a run of unused ones is one column without a head."""
     past, where = 0, "before"
-    for place, (index, times) in visible.landings.items():
+    for place, (index, _) in visible.landings.items():
         yield from _unused(visible, past, place, where)
-        yield _Column(place, visible.tile(index, visible.label(index)), times)
+        yield str(place), visible.tile(index, visible.label(index))
         past, where = place + 1, ""
     yield from _unused(visible, past, visible.stored or 0, "after")
 
 
-def _unused(visible: Visible, start: int, stop: int, where: str) -> Iterator[_Column]:
+def _unused(
+    visible: Visible, start: int, stop: int, where: str
+) -> Iterator[tuple[str, Tile]]:
     """The places from `start` up to `stop`, where no element lies."""
     count = stop - start
     if count > _MOST_UNUSED:
         said = f"{count:,} el = {count * visible.itemsize:,} B {where}".rstrip()
-        yield _Column(None, Tile(said))
+        yield "", Tile(said)
     else:
-        yield from (_Column(place, UNUSED) for place in range(start, stop))
+        yield from ((str(place), UNUSED) for place in range(start, stop))
 
 
 class Lane(NamedTuple):
@@ -265,14 +263,14 @@ class Lane(NamedTuple):
         if place not in self.visible.landings:
             return UNUSED
         index, count = self.visible.landings[place]
-        times = f" {_TIMES}{count}" if count > 1 else ""
-        return self.visible.tile(index, f"{self.visible.label(index)}{times}")
+        said = f"{self.visible.label(index)} {_TIMES}{count}"
+        return self.visible.tile(index, said.removesuffix(f" {_TIMES}1"))
 
 
-def lane_cells(lanes: Sequence[Lane]) -> Figure | None:
+def lane_cells(lanes: Sequence[Lane]) -> list[Figure]:
     """A lane for each tensor, and how many of them have an element at each place.
 
-    None where places are many, or differ in size.
+    Nothing where places are many, or differ in size.
     """
     first, last = (
         min(each.first_byte for each in lanes),
@@ -287,7 +285,7 @@ def lane_cells(lanes: Sequence[Lane]) -> Figure | None:
         for lane in lanes
     )
     if not alike or len(starts) > _MOST_SHARED:
-        return None
+        return []
     rows = [Row(lane.name, tuple(map(lane.tile, starts))) for lane in lanes]
     holders = [
         sum(bool(tile.fill) for tile in at)
@@ -299,8 +297,9 @@ def lane_cells(lanes: Sequence[Lane]) -> Figure | None:
         keys.append(f"{UNUSED.text}: {left_out}")
     held, shares = sum(n > 1 for n in holders), "hold elements of more than one tensor"
     keys.append(f"{held} of {len(holders)} places, {unit} B each, {shares}")
-    shared = (Tile(f"{_TIMES}{n}") if n > 1 else BLANK for n in holders)
-    rows.append(Row("shared", tuple(shared)))
     heads = tuple(str(start // unit) for start in starts)
+    by_head = zip(heads, holders, strict=True)
+    shared = {head: f"{_TIMES}{n}" for head, n in by_head if n > 1}
+    rows.append(_words_below("shared", heads, shared))
     caption = "One memory: each place with the index that lands there, tensor by tensor"
-    return Figure(caption, "place", heads, tuple(rows), tuple(keys))
+    return [Figure(caption, "place", heads, tuple(rows), tuple(keys))]

@@ -33,7 +33,7 @@ class WarpRead(Record):
 
 
 @dataclass(frozen=True)
-class Geometry:
+class Geometry(Record):
     """Sizes, strides and offset in elements, and the bytes of one element.
 
     Strides may be negative, as NumPy's are.
@@ -146,13 +146,13 @@ def non_overlapping_and_dense(g: Geometry) -> bool:
     return g.numel < 2 or _packed(g, by_step)
 
 
-def dim_order(g: Geometry) -> tuple[int, ...] | None:
-    """The dims from the slowest to the fastest, as torch has them; None if not dense.
+def dim_order(g: Geometry) -> tuple[int, ...]:
+    """The dims from the slowest to the fastest, as torch has them; empty if not dense.
 
     Dims of size 1 take no step and may stand anywhere.
     """
     if not non_overlapping_and_dense(g):
-        return None
+        return ()
     if is_contiguous(g):
         return tuple(range(g.ndim))
     return tuple(sorted(range(g.ndim), key=lambda dim: -g.stride[dim]))
@@ -214,17 +214,17 @@ class View(Record):
 
     shape: tuple[int, ...]  # with -1 filled in
     view: bool
-    stride: tuple[int, ...] | None = None  # of the view
+    stride: tuple[int, ...] = ()  # of the view
     reshape_copies_bytes: int = 0  # 0 where reshape gives a view
-    blocked_new_dim: int | None = None
-    blocked_between_old_dims: tuple[int, int] | None = None
+    blocked_between_old_dims: tuple[int, ...] = ()  # the two in the way, if any
+    blocked_new_dim: int = 0  # this and what follows are about those two
     stride_found: int | None = None  # of the outer of the two old dims
     stride_needed: int | None = None
     last_index: tuple[int, ...] | None = None  # the last before the misfit
     last_element: int | None = None  # and its place in the storage
     next_element: int | None = None  # where the next element lies
     next_expected: int | None = None  # where a view would look for it
-    permutation_that_works: tuple[int, ...] | None = None  # x.permute(p).view(-1)
+    permutation_that_works: tuple[int, ...] = ()  # x.permute(p).view(-1)
     problem: str = ""  # why the shape is no shape for this tensor at all
 
 
@@ -278,7 +278,7 @@ def _laid_over(g: Geometry, runs: tuple[Run, ...], shape: tuple[int, ...]) -> Vi
     """
     inner = len(runs)  # the run that is being filled
     left, done = 1, 1
-    step = g.stride[-1] if g.ndim else 1
+    step = (1, *g.stride)[-1]
     stride = [1] * len(shape)
     for dim in reversed(range(len(shape))):
         if shape[dim] != 1 and left == 1:
@@ -300,6 +300,7 @@ def _blocked(
     needed = runs[inner].numel * runs[inner].step
     by_step = sorted(range(g.ndim), key=lambda dim: -abs(g.stride[dim]))
     order = dim_order(g) or tuple(by_step)
+    is_flat = flat(g.permuted(order))
     last = (0,) * (outer_dim + 1) + tuple(n - 1 for n in g.size[outer_dim + 1 :])
     return View(
         shape,
@@ -313,7 +314,7 @@ def _blocked(
         last_element=g.place(last),
         next_element=g.offset + g.stride[outer_dim],
         next_expected=g.offset + needed,
-        permutation_that_works=order if flat(g.permuted(order)) else None,
+        permutation_that_works=order if is_flat else (),
     )
 
 

@@ -9,14 +9,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from gpumagic.report.introspection import attributes_of, class_name, is_truly
+from gpumagic.report.introspection import attributes_of, class_name
 from gpumagic.report.units import listed
 from gpumagic.tensor_info import objects
 from gpumagic.tensor_info.overlap import clusters, covered_bytes
 from gpumagic.tensor_info.read import Reading, read
-from gpumagic.tensor_info.report import Amount, ModelReport, Node, Oddity
+from gpumagic.tensor_info.report import (
+    Amount,
+    ModelReport,
+    Node,
+    Oddity,
+    ValueSummary,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -38,9 +44,8 @@ class Leaf:
     path: str  # how to get at it from the whole, as code behind its name
     role: str  # "parameter", "buffer", "attribute", "state" or "tensor"
     reading: Reading
-    nan_count: int | None = None
-    inf_count: int | None = None
-    unread: str = ""  # why its values could not be read, where that was tried
+    values: ValueSummary | None = None  # where they were read
+    unread: str = ""  # why they could not be, where that was tried
 
 
 @dataclass
@@ -57,15 +62,11 @@ def holds_tensors(thing: Any) -> str:
     """The word for what it is, if it is something that tensors are held in."""
     if objects.is_module(thing):
         return f"module ({class_name(thing)})"
-    if _is_optimizer(thing):
+    if objects.is_optimizer(thing):
         return f"optimizer ({class_name(thing)})"
-    word = objects.kind_of_container(thing)
-    return "state dict" if word == "dict" and _is_state_dict(thing) else word
-
-
-def _is_optimizer(thing: Any) -> bool:
-    kind = objects.optimizer_class()
-    return kind is not None and is_truly(thing, kind)
+    if _is_state_dict(thing):
+        return "state dict"
+    return objects.kind_of_container(thing)
 
 
 def _is_state_dict(thing: Any) -> bool:
@@ -122,9 +123,7 @@ class Walk:
         if self._values:
             from gpumagic.tensor_info.values import summarise
 
-            summary, leaf.unread = summarise(value, heat=False)
-            if summary is not None:
-                leaf.nan_count, leaf.inf_count = summary.nan_count, summary.inf_count
+            leaf.values, leaf.unread = summarise(value, heat=False)
         self.leaves.append(leaf)
         at.within.append(leaf)
 
@@ -148,12 +147,12 @@ def _parts(thing: Any) -> Iterator[tuple[str, str, str, Any]]:
     """Each part: its name, the code for it, its role, itself."""
     if objects.is_module(thing):
         yield from _of_module(thing)
-    elif _is_optimizer(thing):
+    elif objects.is_optimizer(thing):
         yield from _of_optimizer(thing)
     elif type(thing) is _Role:
         for number, (name, value) in enumerate(thing.items()):
             yield name, f"[{number}]", thing.role, value
-    elif is_truly(thing, dict) and _is_state_dict(thing):
+    elif _is_state_dict(thing):
         for key, value in objects.pairs_of(thing):
             yield key, f"[{objects.spelled(key)}]", "entry", value
     else:
@@ -164,7 +163,7 @@ def _parts(thing: Any) -> Iterator[tuple[str, str, str, Any]]:
 def _of_module(module: Any) -> Iterator[tuple[str, str, str, Any]]:
     for role in ("parameter", "buffer", "module"):
         for name, value in objects.registered(module, f"_{role}s"):
-            yield name, f".{name}", role, value
+            yield name, objects.as_code(name), role, value
     for name, value in objects.pairs_of(attributes_of(module)):
         if type(name) is str and objects.is_tensor(value):
             yield name, f".{name}", "attribute", value
@@ -180,13 +179,15 @@ def _of_optimizer(optimizer: Any) -> Iterator[tuple[str, str, str, Any]]:
             key: value for key, value in objects.pairs_of(group) if type(key) is str
         }
         values = [value for _, value in objects.items_of(told.get("params"))]
-        known = [value for _, value in objects.items_of(told.get("param_names"))]
+        known = [str(place) for place in range(len(values))]
+        for place, (_, name) in enumerate(objects.items_of(told.get("param_names"))):
+            if type(name) is str:
+                known[place : place + 1] = [name]
         made = _Role()
         made.role = "parameter"
-        for place, value in enumerate(values):
-            name = known[place] if place < len(known) else place
-            names[id(value)] = name if type(name) is str else str(place)
-            made[names[id(value)]] = value
+        for name, value in zip(known, values, strict=False):
+            names[id(value)] = name
+            made[name] = value
         yield f"group {number}", f".param_groups[{number}]['params']", "group", made
     remembered: dict[str, _Role] = {}
     for of, state in objects.pairs_of(held.get("state")):
@@ -220,19 +221,11 @@ def model_report(expression: str, kind: str, walk: Walk, whole: Branch) -> Model
         roles=_amounts(leaves, lambda leaf: _ROLES[leaf.role]),
         types=_amounts(leaves, _type),
         odd=tuple(_oddities(leaves)),
-        values=any(leaf.nan_count is not None for leaf in leaves),
+        values=sum(leaf.values is not None for leaf in leaves),
         complete=walk.complete,
         remarks=tuple(dict.fromkeys(_remarks(leaves))),
         simulated=any(leaf.reading.simulated for leaf in leaves),
     )
-
-
-class _Total(NamedTuple):
-    """What some tensors take together, each memory counted once."""
-
-    tensors: int
-    elements: int
-    stored_bytes: int
 
 
 def _key(leaf: Leaf) -> Hashable:
@@ -240,7 +233,7 @@ def _key(leaf: Leaf) -> Hashable:
     return leaf.reading.placed or leaf.reading.identity or (id(leaf),)
 
 
-def _total(leaves: Iterable[Leaf]) -> _Total:
+def _total(leaves: Iterable[Leaf], name: str = "") -> Amount:
     """The elements and the bytes that these reach, each counted once."""
     distinct = {_key(leaf): leaf.reading for leaf in leaves}
     elements = stored = 0
@@ -248,8 +241,6 @@ def _total(leaves: Iterable[Leaf]) -> _Total:
     chunks = {each for reading in distinct.values() for each in reading.placed}
     for cluster in clusters(chunks, lambda each: each.span):
         covered = covered_bytes(cluster)
-        if covered is None:
-            covered = max(each.span[2] for each in cluster) - cluster[0].span[1]
         stored += covered
         if len(cluster) > 1:
             shared.update(cluster)
@@ -259,7 +250,7 @@ def _total(leaves: Iterable[Leaf]) -> _Total:
             stored += reading.numel * (reading.itemsize or 0)
         if shared.isdisjoint(reading.placed):
             elements += reading.numel
-    return _Total(len(distinct), elements, stored)
+    return Amount(name, len(distinct), elements, stored)
 
 
 def _node(branch: Branch | Leaf) -> tuple[Node, list[Leaf]]:
@@ -267,9 +258,10 @@ def _node(branch: Branch | Leaf) -> tuple[Node, list[Leaf]]:
     figures: dict[str, Any] = {}
     if isinstance(branch, Leaf):
         leaves, reading = [branch], branch.reading
-        plain = reading.kind in ("tensor", "parameter")
-        kind = branch.role if plain else reading.kind
+        kind, plain = reading.kind, reading.kind in ("tensor", "parameter")
         figures = {"size": reading.size, "odd": _odd_word(branch)}
+        if plain:
+            kind = branch.role
     else:
         found = [_node(each) for each in branch.within]
         leaves, kind = [leaf for _, below in found for leaf in below], branch.kind
@@ -279,34 +271,24 @@ def _node(branch: Branch | Leaf) -> tuple[Node, list[Leaf]]:
         }
     parameters = [leaf for leaf in leaves if leaf.role == "parameter"]
     trainable = [leaf for leaf in parameters if leaf.reading.requires_grad]
+    if read_values := [leaf.values for leaf in leaves if leaf.values]:
+        figures["nan_count"] = sum(each.nan_count for each in read_values)
+        figures["inf_count"] = sum(each.inf_count for each in read_values)
     node = Node(
-        branch.name,
-        kind,
-        **_total(leaves)._asdict(),
+        **{**vars(_total(leaves)), "name": branch.name, "kind": kind},
         parameters=_total(parameters).elements,
         trainable=_total(trainable).elements,
-        dtypes=_distinct(leaf.reading.dtype for leaf in leaves),
-        devices=_distinct(leaf.reading.device for leaf in leaves),
-        nan_count=_added(leaf.nan_count for leaf in leaves),
-        inf_count=_added(leaf.inf_count for leaf in leaves),
+        dtypes=tuple(dict.fromkeys(leaf.reading.dtype for leaf in leaves)),
+        devices=tuple(dict.fromkeys(leaf.reading.device for leaf in leaves)),
         **figures,
     )
     return node, leaves
 
 
-def _added(counts: Iterable[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
-
-
-def _distinct(words: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(word for word in words if word))
-
-
 def _odd_word(leaf: Leaf) -> str:
     if leaf.role == "parameter" and not leaf.reading.requires_grad:
         return "frozen"
-    return "not registered" if leaf.role == "attribute" else ""
+    return {"attribute": "not registered"}.get(leaf.role, "")
 
 
 def _amounts(
@@ -316,28 +298,27 @@ def _amounts(
     by_name: dict[str, list[Leaf]] = {}
     for leaf in leaves:
         by_name.setdefault(name_of(leaf), []).append(leaf)
-    found = [Amount(name, *_total(each)) for name, each in by_name.items()]
+    found = [_total(each, name) for name, each in by_name.items()]
     return tuple(sorted(found, key=lambda amount: (-amount.stored_bytes, amount.name)))
 
 
 def _type(leaf: Leaf) -> str:
-    return f"{leaf.reading.dtype or leaf.reading.kind} on {leaf.reading.device}"
+    return f"{leaf.reading.dtype} on {leaf.reading.device}"
 
 
 def _oddities(leaves: Sequence[Leaf]) -> Iterator[Oddity]:
     """What is odd, the most urgent first."""
     kinds = "NaN or inf", "several devices", "not registered", "frozen", "tied"
     by_kind: dict[str, list[tuple[Leaf, str]]] = {kind: [] for kind in kinds}
-    counts: Counter[str | None] = Counter()
+    counts: Counter[str] = Counter()
     for leaf in leaves:
         if leaf.role != "state":
             counts[leaf.reading.device] += leaf.reading.numel
     usual = max(counts, key=counts.__getitem__, default=None)
     first: dict[Hashable, Leaf] = {}
     for leaf in leaves:
-        found = (("NaN", leaf.nan_count), ("inf", leaf.inf_count))
-        if odd_ones := " and ".join(f"{n:,} {word}" for word, n in found if n):
-            by_kind["NaN or inf"].append((leaf, odd_ones))
+        if leaf.values and (said := leaf.values.not_finite):
+            by_kind["NaN or inf"].append((leaf, said))
         if leaf.role != "state" and leaf.reading.device != usual:
             by_kind["several devices"].append((leaf, f"on {leaf.reading.device}"))
         if word := _odd_word(leaf):
@@ -358,7 +339,7 @@ def _remarks(leaves: Sequence[Leaf]) -> Iterator[str]:
     for leaf in leaves:
         if leaf.unread:
             unread.setdefault(leaf.unread, []).append(leaf.path)
-        if leaf.reading.remarks and leaf.reading.memory is None:
+        if leaf.reading.remarks and not leaf.reading.start:
             yield f"{leaf.reading.kind}: {leaf.reading.remarks[0]}"
     for reason, paths in unread.items():
         yield f"values of {listed(paths, most=1)} cannot be read: {reason}"

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
     Asked = list[tuple[str, ast.expr]]
 
+_ORDER = (
+    "options come first, then expressions with commas between them: "
+    "%tensor_info --view 24 x.t()"
+)
+
 
 def split(code: str) -> Asked:
     """The expressions of a line, split at the commas that stand outside of all else."""
@@ -40,8 +45,7 @@ def split(code: str) -> Asked:
     if not isinstance(tree, ast.Tuple):
         raise UsageProblem(
             f"{code!r} is no Python expression",
-            "options come first, then expressions with commas between them: "
-            "%tensor_info --view 24 x.t()",
+            _ORDER,
         )
     return [
         (ast.get_source_segment(text, node) or ast.unparse(node), node)
@@ -176,6 +180,8 @@ class TensorMagics(GpuMagics):
         texts, values, failures = evaluate(asked, shell.user_global_ns, shell.user_ns)
         if failures and not values:
             hint = "in a cell of its own an expression shows its whole traceback"
+            if any(" --" in text for text, _ in asked):
+                hint = _ORDER
             return None, "\n".join(failures), hint
         try:
             report = self._report_on(values, texts, options)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import types
 from contextlib import nullcontext
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError
@@ -22,6 +23,7 @@ from gpumagic.report.introspection import (
     is_truly,
     is_weak_proxy,
 )
+from gpumagic.report.units import with_article
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,22 +41,29 @@ _SPARSE_PARTS = {
 }
 
 
-def torch_if_imported() -> Any:
-    """The torch module where somebody has imported it; else there are no tensors."""
-    torch = sys.modules.get("torch")
-    return torch if hasattr(torch, "Tensor") else None
+def is_of(thing: Any, module: str, name: str) -> bool:
+    """Whether something is of a class of torch, if somebody has imported that."""
+    return is_truly(thing, getattr(sys.modules.get(module), name, ()))
 
 
 def is_tensor(thing: Any) -> bool:
     """Whether something is a tensor of torch or a numpy array."""
-    torch = torch_if_imported()
-    return is_array(thing) or (torch is not None and is_truly(thing, torch.Tensor))
+    return is_array(thing) or is_of(thing, "torch", "Tensor")
 
 
 def is_module(thing: Any) -> bool:
     """Whether something is a module of torch."""
-    torch = torch_if_imported()
-    return torch is not None and is_truly(thing, torch.nn.Module)
+    return is_of(thing, "torch.nn", "Module")
+
+
+def is_optimizer(thing: Any) -> bool:
+    """Whether something is an optimizer of torch."""
+    return is_of(thing, "torch.optim.optimizer", "Optimizer")
+
+
+def is_fake(tensor: Any) -> bool:
+    """Whether the tensor only pretends, as under `torch.compile`."""
+    return is_of(tensor, "torch._subclasses.fake_tensor", "FakeTensor")
 
 
 def kind_of_container(thing: Any) -> str:
@@ -94,36 +103,49 @@ def registered(module: Any, role: str) -> list[tuple[str, Any]]:
     ]
 
 
+def as_code(name: str) -> str:
+    """How a part of a module is typed: those of a Sequential or a list as items.
+
+    >>> as_code("weight"), as_code("0")
+    ('.weight', '[0]')
+    """
+    return f"[{name}]" if name.isdigit() else f".{name}"
+
+
 def tensors_of_module(module: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Parameters and buffers on every level, tied ones under each of their names."""
+    """Parameters and buffers on every level, tied ones under each of their names.
+
+    Each by the code behind the module that leads to it.
+    """
     waiting, seen = [(path, module)], {id(module)}
     while waiting:
         at, each = waiting.pop()
         for role in ("_parameters", "_buffers"):
             yield from (
-                (f"{at}{name}", value) for name, value in registered(each, role)
+                (f"{at}{as_code(name)}", value)
+                for name, value in registered(each, role)
             )
         for name, inner in reversed(registered(each, "_modules")):
             if id(inner) not in seen:
                 seen.add(id(inner))
-                waiting.append((f"{at}{name}.", inner))
+                waiting.append((f"{at}{as_code(name)}", inner))
 
 
 def no_tensor(thing: Any, expression: str) -> GpuMagicError:
     """The error that says what something is instead, and what to type."""
     found = f"of type {class_name(thing)}"
-    hint = "type the name of a torch tensor or a numpy array"
+    places: list[str] = []
     if word := kind_of_container(thing):
-        places = [place for place, value in items_of(thing) if is_tensor(value)]
-        found = f"a {word} {'with' if places else 'without'} a tensor in it"
-        hint = f"%tensor_info {expression}{places[0]}" if places else hint
+        found = with_article(word)
+        places = [place for place, value in items_of(thing) if is_tensor(value)][:1]
     elif is_module(thing):
-        names = [name for name, _ in tensors_of_module(thing)][:_NAMED_AT_MOST]
         found = f"a module ({class_name(thing)})"
-        hint = ", ".join(f"{expression}.{name}" for name in names)
-        hint = f"%tensor_info {hint}" if names else "name what it is given"
+        places = [at for at, _ in islice(tensors_of_module(thing), _NAMED_AT_MOST)]
     elif is_weak_proxy(thing):
         found = "a weak reference to another object"
+    hint = "type the name of a torch tensor or a numpy array"
+    if places:
+        hint = "%tensor_info " + ", ".join(f"{expression}{place}" for place in places)
     return GpuMagicError(f"{expression} is no tensor, but {found}", hint)
 
 
@@ -132,8 +154,10 @@ def no_tensor(thing: Any, expression: str) -> GpuMagicError:
 
 def without_overrides(torch: Any) -> AbstractContextManager[Any]:
     """While this lasts, questions reach torch and no `__torch_function__`."""
-    quiet = getattr(torch._C, "DisableTorchFunction", None)
-    return nullcontext() if quiet is None else quiet()
+    quiet: AbstractContextManager[Any] = getattr(
+        torch._C, "DisableTorchFunction", nullcontext
+    )()
+    return quiet
 
 
 def own(torch: Any, tensor: Any, name: str) -> Any:
@@ -143,25 +167,17 @@ def own(torch: Any, tensor: Any, name: str) -> Any:
     return getattr(torch.Tensor, name).__get__(tensor)
 
 
-def storage_address(torch: Any, tensor: Any) -> int | None:
-    """Where the storage begins; a lazy copy stays one. None where torch does not say.
+def storage_address(torch: Any, tensor: Any) -> int:
+    """Where the storage begins; a lazy copy stays one. 0 where torch does not say.
 
     Ask only for tensors that have memory: fake ones warn.
     """
-    ask = getattr(torch._C, "_data_address", None)
-    return None if ask is None else int(ask(tensor))
+    return int(getattr(torch._C, "_data_address", lambda _: 0)(tensor))
 
 
 def identity(torch: Any, tensor: Any) -> int:
     """What tells two tensors apart that torch hands out as one Python object."""
     return int(own(torch, tensor, "_cdata"))
-
-
-def is_fake(tensor: Any) -> bool:
-    """Whether the tensor only pretends, as under `torch.compile`."""
-    fakes = sys.modules.get("torch._subclasses.fake_tensor")
-    fake = getattr(fakes, "FakeTensor", None)
-    return fake is not None and is_truly(tensor, fake)
 
 
 def sparse_parts(torch: Any, tensor: Any, layout: str) -> Iterator[tuple[str, Any]]:
@@ -185,13 +201,7 @@ def wrapped_parts(torch: Any, tensor: Any) -> Iterator[tuple[str, Any]]:
             yield str.__str__(name), part
 
 
-def simulated_memory(storage: Any) -> tuple[bool, int | None]:
-    """Whether a storage lies on a simulated GPU, and its made-up address there."""
-    memory = getattr(storage, "_gpumagic", None)
-    block = getattr(getattr(memory, "life", None), "block", None)
-    return memory is not None, getattr(block, "address", None)
-
-
-def optimizer_class() -> Any:
-    """The class of torch's optimizers, where somebody has imported it."""
-    return getattr(sys.modules.get("torch.optim.optimizer"), "Optimizer", None)
+def simulated_address(storage: Any) -> int:
+    """The made-up address of a storage on a simulated GPU; 0 where it has none."""
+    life = getattr(getattr(storage, "_gpumagic", None), "life", None)
+    return getattr(getattr(life, "block", None), "address", 0)

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 MOST_PLACES = 10_000_000
+INTERLOCKED = (
+    f"Where views interlock over more than {MOST_PLACES:,} places, all from the first "
+    "to the last count as used."
+)
 
 
 class Walk(NamedTuple):
@@ -37,12 +41,6 @@ Walks = tuple[Walk, ...]
 def distinct_elements(g: Geometry) -> int | None:
     """How many elements of the storage are reached; None where it is not decided."""
     return _distinct(_walks(g)) if g.numel else 0
-
-
-def byte_range(g: Geometry, start_bytes: int) -> tuple[int, int]:
-    """The first byte that a tensor reaches, and the first behind its last."""
-    low = start_bytes + (g.first_element or 0) * g.itemsize
-    return low, low + g.span_bytes
 
 
 def _walks(g: Geometry) -> Walks:
@@ -192,8 +190,7 @@ def shared(first: Geometry, second: Geometry, distance_bytes: int) -> Shared:
 
 
 def _places(g: Geometry, start_bytes: int, unit: int) -> _Places:
-    low, _ = byte_range(g, start_bytes)
-    units = g.itemsize // unit
+    low, units = Placed(g, start_bytes).span[1], g.itemsize // unit
     wide = tuple(Walk(walk.step * units, walk.stops) for walk in _walks(g))
     return _Places(low // unit, _as_a_set((Walk(1, units), *wide)))
 
@@ -227,8 +224,10 @@ class Placed(NamedTuple):
 
     @property
     def span(self) -> Span:
-        """From its first byte to the one behind its last."""
-        return self.device, *byte_range(self.geometry, self.start_bytes)
+        """Its device, its first byte, and the one behind its last."""
+        g = self.geometry
+        low = self.start_bytes + (g.first_element or 0) * g.itemsize
+        return self.device, low, low + g.span_bytes
 
 
 def clusters(things: Iterable[_T], span: Callable[[_T], Span]) -> Iterator[list[_T]]:
@@ -246,8 +245,11 @@ def clusters(things: Iterable[_T], span: Callable[[_T], Span]) -> Iterator[list[
         yield cluster
 
 
-def covered_bytes(tensors: Iterable[Placed]) -> int | None:
-    """The bytes that at least one tensor reaches; None where they are too many."""
+def covered_bytes(tensors: Iterable[Placed]) -> int:
+    """The bytes that at least one tensor reaches.
+
+    Where too many would have to be marked, all from the first to the last.
+    """
     placed = [each for each in tensors if each.geometry.numel]
     sizes = (math.gcd(p.geometry.itemsize, p.start_bytes) for p in placed)
     unit = math.gcd(*sizes) or 1
@@ -266,13 +268,12 @@ def covered_bytes(tensors: Iterable[Placed]) -> int | None:
     ]
     if not gapped:
         return sum(each.high + 1 - each.low for each in solid) * unit
-    if not solid and len(gapped) == 1:
-        count = _distinct(gapped[0].walks)
-        return None if count is None else count * unit
     low = min(each.low for each in (*solid, *gapped))
     places = max(each.high for each in (*solid, *gapped)) - low + 1
+    if not solid and len(gapped) == 1:
+        return (_distinct(gapped[0].walks) or places) * unit
     if places > MOST_PLACES:
-        return None
+        return places * unit
     marks = 0
     for each in (*solid, *gapped):
         marks |= each.marked(low, places)

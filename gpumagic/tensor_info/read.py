@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -18,58 +17,41 @@ from gpumagic.report.introspection import class_name, is_array, is_truly
 from gpumagic.tensor_info import objects
 from gpumagic.tensor_info.geometry import Geometry
 from gpumagic.tensor_info.objects import no_tensor, own
+from gpumagic.tensor_info.objects import storage_address as address
 from gpumagic.tensor_info.overlap import Placed
 from gpumagic.tensor_info.report import Facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from gpumagic.tensor_info.overlap import Span
+
 _Answer = TypeVar("_Answer")
-
-
-@dataclass(frozen=True)
-class Memory:
-    """The memory that elements lie in: one storage, or what an array owns."""
-
-    device: str
-    start: int  # the address that tells it apart from other memory of its device
-    size_bytes: int
-    # the same start as the user's kernels see it: made up on a simulated GPU. None
-    # where it is not known.
-    address: int | None
-
-    @property
-    def span(self) -> tuple[str, int, int]:
-        """Its device, its first byte, and the one behind its last."""
-        return self.device, self.start, self.start + self.size_bytes
 
 
 @dataclass(frozen=True)
 class Reading(Facts):
     """One object, read once."""
 
-    geometry: Geometry | None = None  # which elements of the memory it reaches
-    memory: Memory | None = None
-    identity: int | None = None  # of the tensor, with memory or without
-    # tells storages of torch apart, with memory or without; two of them may share
-    # memory. None if it is no storage of torch.
-    storage: int | None = None
+    # where its storage begins, told apart by this from others of its device; 0 where
+    # there is no memory, or none that is known
+    start: int = 0
+    address: int = 0  # that start as kernels see it: made up on a simulated GPU; or 0
+    placed: tuple[Placed, ...] = ()  # it, or what it is made of, if they have memory
+    identity: int = 0  # of a tensor of torch, with memory or without
+    # tells storages of torch apart, with memory or without; two may share memory
+    storage: int = 0
     inner: tuple[tuple[str, Reading], ...] = ()
+
+    @property
+    def memory(self) -> Span:
+        """The storage: its device, its first byte, and the one behind its last."""
+        return self.device, self.start, self.start + (self.storage_bytes or 0)
 
     @property
     def numel(self) -> int:
         """How many elements can be indexed; 0 where that is not known."""
         return 0 if self.size is None else prod(self.size)
-
-    @cached_property
-    def placed(self) -> tuple[Placed, ...]:
-        """Where it lies, or what it is made of; empty without memory."""
-        memory, g = self.memory, self.geometry
-        if self.inner:
-            return tuple(each for _, part in self.inner for each in part.placed)
-        if memory is None or g is None or not g.numel:
-            return ()
-        return (Placed(g, memory.start, memory.device),)
 
 
 def read(thing: Any, expression: str = "x") -> Reading:
@@ -78,13 +60,13 @@ def read(thing: Any, expression: str = "x") -> Reading:
     Raises:
         GpuMagicError: It is none; says what it is, and what to type.
     """
-    torch = objects.torch_if_imported()
-    if torch is not None and is_truly(thing, torch.Tensor):
-        with objects.without_overrides(torch):
-            return _read_tensor(torch, thing)
     if is_array(thing):
         return _read_array(thing)
-    raise no_tensor(thing, expression)
+    if not objects.is_tensor(thing):
+        raise no_tensor(thing, expression)
+    torch = sys.modules["torch"]
+    with objects.without_overrides(torch):
+        return _read_tensor(torch, thing)
 
 
 class _Kind(NamedTuple):
@@ -109,58 +91,63 @@ def _read_tensor(torch: Any, tensor: Any) -> Reading:
     """Ask one thing at a time: what cannot be answered costs one remark."""
     remarks: list[str] = []
 
-    def mine(name: str, *given: Any) -> Any:
+    def mine(name: str) -> Any:
         found = own(torch, tensor, name)
-        return found(*given) if callable(found) else found
+        return found() if callable(found) else found
 
-    def ask(what: str, question: Callable[[], _Answer]) -> _Answer | None:
+    def ask(what: str, question: Callable[[], _Answer], otherwise: _Answer) -> _Answer:
         try:
             return question()
         except Exception as error:  # noqa: BLE001 - whatever a backend raises
             remarks.append(f"{what} is not known: {first_line(error)}")
-            return None
+            return otherwise
 
-    kind = ask("the kind", lambda: next(_kinds(torch, tensor, mine)))
-    kind = kind or _Kind("tensor", has_strides=False, has_memory=False)
-    device = ask("the device", lambda: mine("device"))
-    itemsize = ask("the itemsize", lambda: int(mine("element_size")))
-    size = stride = offset = geometry = storage = memory = None
+    def layout() -> Geometry:
+        offset, itemsize = _whole([mine("storage_offset"), mine("element_size")])
+        return Geometry(_whole(mine("size")), _whole(mine("stride")), offset, itemsize)
+
+    unknown = _Kind("tensor", has_strides=False, has_memory=False)
+    kind = ask("the kind", lambda: next(_kinds(torch, tensor, mine)), unknown)
+    device = ask("the device", lambda: mine("device"), Facts.device)
+    size = geometry = storage = None
     if not kind.name.startswith(("nested", "uninitialised")):
-        size = ask("size", lambda: _whole(mine("size")))
+        size = ask("the size", lambda: _whole(mine("size")), None)
     if kind.has_strides:
-        stride = ask("stride", lambda: _whole(mine("stride")))
-        offset = ask("storage offset", lambda: _whole([mine("storage_offset")])[0])
-        if size is not None and stride is not None and None not in (offset, itemsize):
-            geometry = Geometry(size, stride, offset or 0, itemsize or 1)
-        if not kind.inner:
-            storage = ask("the storage", lambda: mine("untyped_storage"))
-    simulated, made_up = objects.simulated_memory(storage)
-    size_bytes = None if storage is None else int(storage.nbytes())
-    if kind.has_memory and size_bytes:
-        start = ask("address", lambda: objects.storage_address(torch, tensor))
-        if start:  # all that is empty has the address 0
-            memory = Memory(
-                str(device), start, size_bytes, made_up if simulated else start
-            )
+        geometry = ask("the layout", layout, None)
+        storage = ask("the storage", lambda: mine("untyped_storage"), None)
+    parts = [(name, _read_tensor(torch, part)) for name, part in kind.inner]
+    placed = [each for _, part in parts for each in part.placed]
+    of_storage: dict[str, Any] = {}
+    if storage is not None:
+        simulated = hasattr(storage, "_gpumagic")
+        of_storage = {
+            "storage": int(storage._cdata),  # noqa: SLF001
+            "storage_bytes": int(storage.nbytes()),
+            "simulated": simulated,
+        }
+        start = ask("address", lambda: kind.has_memory and address(torch, tensor), 0)
+        if geometry and start:  # what holds no byte has the address 0
+            of_storage |= {"start": start, "address": start}
+            if simulated:
+                of_storage["address"] = objects.simulated_address(storage)
+            placed = [Placed(geometry, start, str(device))]
     return Reading(
         kind=kind.name,
-        dtype=ask("the dtype", lambda: str(mine("dtype")).removeprefix("torch.")),
-        device=None if device is None else str(device),
-        itemsize=itemsize,
+        dtype=ask(
+            "the dtype", lambda: str(mine("dtype")).removeprefix("torch."), Facts.dtype
+        ),
+        device=str(device),
+        itemsize=ask("the itemsize", lambda: int(mine("element_size")), None),
         size=size,
-        stride=stride,
-        storage_offset=offset,
         geometry=geometry,
-        memory=memory,
-        identity=ask("identity", lambda: objects.identity(torch, tensor)),
-        storage=None if storage is None else int(storage._cdata),  # noqa: SLF001
-        storage_bytes=size_bytes,
-        is_view=ask("is_view", lambda: bool(mine("_is_view"))),
-        requires_grad=ask("requires_grad", lambda: bool(mine("requires_grad"))),
+        placed=tuple(placed),
+        identity=ask("identity", lambda: objects.identity(torch, tensor), 0),
+        is_view=ask("is_view", lambda: bool(mine("_is_view")), None),
+        requires_grad=ask("requires_grad", lambda: bool(mine("requires_grad")), None),
         on_accelerator=getattr(device, "type", "cpu") not in ("cpu", "meta"),
-        simulated=simulated,
-        inner=tuple((name, _read_tensor(torch, part)) for name, part in kind.inner),
+        inner=tuple(parts),
         remarks=tuple(filter(None, (kind.remark, *remarks))),
+        **of_storage,
     )
 
 
@@ -177,7 +164,7 @@ def _kinds(torch: Any, tensor: Any, mine: Callable[..., Any]) -> Iterator[_Kind]
         form, _, rest = layout.removeprefix("_").partition("_")
         inner = tuple(objects.sparse_parts(torch, tensor, layout))
         remark = "it has no strides: x.to_dense() copies it into a plain tensor"
-        name = f"{form} tensor{f' ({rest.upper()})' if rest else ''}"
+        name = f"{form} tensor ({rest.upper()})".removesuffix(" ()")
         yield _Kind(name, remark, inner, has_strides=False)
     is_fake = objects.is_fake(tensor)
     has_code = _dispatches_in_python(torch, type(tensor)) and mine("numel")
@@ -186,17 +173,17 @@ def _kinds(torch: Any, tensor: Any, mine: Callable[..., Any]) -> Iterator[_Kind]
         inner = tuple(objects.wrapped_parts(torch, tensor))
         name = f"wrapper ({class_name(tensor)})"
         yield _Kind(name, remark, inner, has_strides=False)
-    if is_fake or mine("device").type == "meta":
-        remark = "no memory: sizes, strides and bytes are those of a real one"
-        name = "fake tensor" if is_fake else "meta tensor"
-        yield _Kind(name, remark, has_memory=False)
+    remark = "no memory: sizes, strides and bytes are those of a real one"
+    if is_fake:
+        yield _Kind("fake tensor", remark, has_memory=False)
+    if mine("device").type == "meta":
+        yield _Kind("meta tensor", remark, has_memory=False)
     if mine("numel") and not mine("untyped_storage").nbytes():
         remark = "its storage was resized to 0 bytes, as sharded training does"
         yield _Kind("tensor without storage", remark, has_memory=False)
     if is_truly(tensor, torch.nn.Parameter):
         yield _Kind("parameter")
-    is_plain = type(tensor) is torch.Tensor
-    yield _Kind("tensor" if is_plain else f"tensor ({class_name(tensor)})")
+    yield _Kind(f"tensor ({class_name(tensor)})".removesuffix(" (Tensor)"))
 
 
 def _dispatches_in_python(torch: Any, kind: type) -> bool:
@@ -215,41 +202,42 @@ def _read_array(array: Any) -> Reading:
     def of(each: Any, name: str) -> Any:
         return getattr(kind, name).__get__(each)  # no property of a subclass's
 
-    itemsize, size = int(of(array, "itemsize")), tuple(map(int, of(array, "shape")))
-    steps = tuple(map(int, of(array, "strides")))
+    def bytes_of(each: Any) -> tuple[Geometry, int]:
+        """Which bytes it reaches, counted from that of its indices 0; and that one."""
+        sizes, steps = of(each, "shape"), of(each, "strides")
+        whole = Geometry((*sizes, int(of(each, "itemsize"))), (*steps, 1), 0, 1)
+        return whole, int(of(each, "__array_interface__")["data"][0])
+
     root = array
     while is_array(of(root, "base")):
         root = of(root, "base")
     # Its memory reaches from the lowest element of what owns it to the highest.
-    whole = Geometry(of(root, "shape"), of(root, "strides"), 0, 1)
-    start = int(of(root, "__array_interface__")["data"][0])
+    (whole, start), (mine, at) = bytes_of(root), bytes_of(array)
     start += whole.first_element or 0
-    reach = whole.span_elements - 1 + itemsize if whole.numel else 0
-    offset_bytes = int(of(array, "__array_interface__")["data"][0]) - start
-    geometry = None
-    remarks = []
+    (*size, itemsize), (*steps, _) = mine.size, mine.stride
+    geometry, placed, remarks = None, Placed(mine, at, "cpu"), []
     if backwards := [str(dim) for dim, step in enumerate(steps) if step < 0]:
         remarks.append(
             f"dim {', '.join(backwards)} runs backwards: torch has no negative "
             "strides, torch.from_numpy refuses this array, and torch.flip copies"
         )
-    if not itemsize or any(step % itemsize for step in (offset_bytes, *steps)):
+    if not itemsize or any(step % itemsize for step in (at - start, *steps)):
         remarks.append("its steps in bytes are no multiples of its itemsize")
     else:
         stride = tuple(step // itemsize for step in steps)
-        geometry = Geometry(size, stride, offset_bytes // itemsize, itemsize)
-    name = class_name(array)
+        geometry = Geometry(tuple(size), stride, (at - start) // itemsize, itemsize)
+        placed = Placed(geometry, start, "cpu")
     return Reading(
-        kind="numpy array" if name == "ndarray" else f"numpy array ({name})",
+        kind=f"numpy array ({class_name(array)})".removesuffix(" (ndarray)"),
         dtype=str(of(array, "dtype")),
         device="cpu",
         itemsize=itemsize,
-        size=size,
-        stride=None if geometry is None else geometry.stride,
-        storage_offset=None if geometry is None else geometry.offset,
+        size=tuple(size),
         geometry=geometry,
-        memory=Memory("cpu", start, reach, start) if reach else None,
-        storage_bytes=reach,
+        start=start if whole.numel else 0,
+        address=start,
+        placed=(placed,),
+        storage_bytes=whole.span_bytes,
         is_view=of(array, "base") is not None,
         remarks=tuple(remarks),
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.report.record import Record, Report
-from gpumagic.tensor_info.geometry import View
+from gpumagic.tensor_info.geometry import Geometry, View
 from gpumagic.tensor_info.overlap import Shared
 
 if TYPE_CHECKING:
@@ -22,18 +22,27 @@ class Facts(Record):
     """What a tensor says of itself. Sizes and strides are in elements."""
 
     kind: str  # "tensor", "parameter", "numpy array", "sparse tensor (COO)" ...
-    dtype: str | None = None
-    device: str | None = None
+    dtype: str = "unknown dtype"
+    device: str = "unknown device"
     itemsize: int | None = None
     size: tuple[int, ...] | None = None
-    stride: tuple[int, ...] | None = None
-    storage_offset: int | None = None
+    geometry: Geometry | None = None  # None where strides do not tell where it lies
     storage_bytes: int | None = None
     is_view: bool | None = None
     requires_grad: bool | None = None
     on_accelerator: bool = False
     simulated: bool = False
     remarks: tuple[str, ...] = ()  # what could not be told, and why
+
+    @property
+    def is_numpy(self) -> bool:
+        """Whether it has numpy's methods, and not torch's."""
+        return self.kind.startswith("numpy")
+
+    @property
+    def stride(self) -> tuple[int, ...] | None:
+        """The strides, where it has any."""
+        return None if self.geometry is None else self.geometry.stride
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class TensorReport(Facts, Report):
     is_contiguous: bool | None = None  # as torch says
     is_channels_last: bool | None = None  # as torch says
     operators_treat_as: str | None = None  # the memory format of what they return
-    dim_order: tuple[int, ...] | None = None  # slowest first; None if not dense
+    dim_order: tuple[int, ...] = ()  # slowest first; empty if not dense
 
     # whether two indices lead to one element; None where that is not decided
     overlaps_itself: bool | None = None
@@ -63,6 +72,7 @@ class TensorReport(Facts, Report):
     warp_along_dim: tuple[WarpRead, ...] = ()  # none where its address is unknown
 
     values: ValueSummary | None = None  # only where they were asked for
+    unread: str = ""  # why they could not be read, where they were
     inner: tuple[TensorReport, ...] = ()  # what a wrapper is made of
 
     def drawing(self) -> Any:
@@ -80,26 +90,31 @@ class ValueSummary(Record):
     none. Infinities and NaNs are counted.
     """
 
-    minimum: float | None
-    maximum: float | None
-    mean: float | None
-    nan_count: int
-    inf_count: int  # of both signs
-    zero_count: int
+    nan_count: int = 0
+    inf_count: int = 0  # of both signs
+    zero_count: int = 0
+    minimum: float | None = None
+    maximum: float | None = None
+    mean: float | None = None
     first_nan: tuple[int, ...] | None = None  # its index
     first_inf: tuple[int, ...] | None = None
     heat: HeatMap | None = None
+
+    @property
+    def not_finite(self) -> str:
+        """How many NaNs and infinities there are, in words; empty without any."""
+        found = (self.nan_count, "NaN"), (self.inf_count, "inf")
+        return " and ".join(f"{n:,} {word}" for n, word in found if n)
 
 
 @dataclass(frozen=True)
 class HeatMap(Record):
     """The values as tiles: each the mean of the finite ones of a block."""
 
-    row_dim: int | None  # None for a vector, which is one row
-    column_dim: int
+    dims: tuple[int, ...]  # that of the rows and that of the columns; a vector is a row
     block: tuple[int, int]  # the rows and columns of one tile
     means: tuple[tuple[float | None, ...], ...]  # None where nothing is finite
-    marks: tuple[tuple[str, ...], ...]  # "nan", "inf" where a block has any
+    marks: tuple[tuple[str, ...], ...]  # "NaN", "inf" where a block has any
 
 
 @dataclass(frozen=True)
@@ -122,8 +137,7 @@ class Pair(Shared):
 
     first: int = field(kw_only=True)
     second: int = field(kw_only=True)
-    same_storage: bool | None = None
-    storage_ranges_intersect: bool | None = None
+    storage: str = "unknown"  # "same", "two", or "two over one memory"
     same_layout: bool | None = None
 
 
@@ -154,10 +168,13 @@ class Name(Record):
     kind: str
     dtype: str
     size: tuple[int, ...]
-    touched_bytes: int | None
+    touched_bytes: int
     first_byte: int  # in the memory of its group
     last_byte: int  # exclusive
     is_output: bool = False  # held by Out, _ or the like
+
+
+WORTH_FREEING_BYTES = 4096  # what is kept for nothing is worth a word from here on
 
 
 @dataclass(frozen=True)
@@ -166,11 +183,16 @@ class Group(Record):
 
     device: str
     stored_bytes: int
-    used_bytes: int | None  # that some of the names reach
-    kept_for_nothing_bytes: int | None
+    used_bytes: int  # that some of the names reach
+    kept_for_nothing_bytes: int
     names: tuple[Name, ...]
-    # what copies in the place of all names would free; None where they would not do
-    freed_by_copies_bytes: int | None = None
+    # by copies in the place of all names; nothing where a parameter is among them
+    freed_by_copies_bytes: int = 0
+
+    @property
+    def is_wasteful(self) -> bool:
+        """Whether so much is kept for nothing that it is worth a word."""
+        return self.kept_for_nothing_bytes >= WORTH_FREEING_BYTES
 
 
 @dataclass(frozen=True)
@@ -212,6 +234,11 @@ class Node(Record):
     children: tuple[Node, ...] = ()
     same_as: str = ""  # where the same module or container came first
 
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it is one tensor."""
+        return self.tensors == 1 and not self.children
+
 
 @dataclass(frozen=True)
 class Amount(Record):
@@ -243,7 +270,7 @@ class ModelReport(Report):
     roles: tuple[Amount, ...]  # parameters, buffers, state ...
     types: tuple[Amount, ...]  # by dtype and device
     odd: tuple[Oddity, ...] = ()
-    values: bool = False  # whether the elements were read
+    values: int = 0  # of how many tensors the elements were read
     complete: bool = True  # False where the walk was cut short
     remarks: tuple[str, ...] = ()
     simulated: bool = False

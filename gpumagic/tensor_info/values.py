@@ -6,8 +6,10 @@ costs a few megabytes more. What a device finds out is fetched once, at the end.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
-from itertools import product
+from dataclasses import replace
+from itertools import compress, product
 from math import inf, isfinite, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,6 +33,7 @@ _WIDER = {
     "uint64": "float64",
     "float16": "float32",
     "bfloat16": "float32",
+    "float8": "float32",
 }
 
 
@@ -44,15 +47,17 @@ def summarise(x: Any, *, heat: bool = True) -> tuple[ValueSummary | None, str]:
             import numpy as np
 
             array = np.asarray(x)
+            if array.dtype.kind not in "biufc":
+                return None, f"{array.dtype} holds no numbers"
             return _summary(np, array, array.strides, {}, heat=heat), ""
-        torch = objects.torch_if_imported()
+        torch = sys.modules["torch"]
         with objects.without_overrides(torch), torch.no_grad():
             plain = objects.own(torch, x, "detach")()
             strides = plain.stride() if plain.layout == torch.strided else ()
             where = {"device": plain.device}
             return _summary(torch, plain, strides, where, heat=heat), ""
     except Exception as error:  # noqa: BLE001 - whatever a dtype or a backend raises
-        return None, first_line(error)
+        return None, first_line(error).partition(". ")[0]
 
 
 class _Piece(NamedTuple):
@@ -77,44 +82,39 @@ class _Figures(NamedTuple):
 
 
 class _Tiles(NamedTuple):
-    """Rows by the first dim that moves, columns by the last; all between is in each."""
+    """Rows by the first dim that moves, columns by the last; all between is in each.
 
-    row_dim: int | None  # None for what has one dim or none
-    column_dim: int | None
+    Two dims of size 1 stand before all others, for what has fewer that move.
+    """
+
+    row_dim: int
+    column_dim: int
     block: tuple[int, int]  # rows and columns of one tile
 
     @classmethod
     def of(cls, size: Index) -> _Tiles:
         """Ten rows and sixteen columns of tiles at most."""
         moving = [dim for dim, count in enumerate(size) if count > 1]
-        row_dim = moving[0] if len(moving) > 1 else None
-        column_dim = moving[-1] if moving else None
-        rows, columns = (
-            1 if dim is None else size[dim] for dim in (row_dim, column_dim)
-        )
-        return cls(
-            row_dim, column_dim, (-(-rows // _MOST_ROWS), -(-columns // _MOST_COLUMNS))
-        )
+        *before, column_dim = moving or [1]
+        row_dim = (*before, 0)[0]
+        rows, columns = size[row_dim], size[column_dim]
+        block = -(-rows // _MOST_ROWS), -(-columns // _MOST_COLUMNS)
+        return cls(row_dim, column_dim, block)
 
     def cut(self, x: Any) -> Iterator[_Piece]:
         """The elements tile by tile, so many at a time."""
         parts = [[(0, 0, slice(None))] for _ in x.shape]
         for dim, block in zip((self.row_dim, self.column_dim), self.block, strict=True):
-            if dim is not None:
-                starts = range(0, x.shape[dim], block)
-                parts[dim] = [
-                    (number, at, slice(at, at + block))
-                    for number, at in enumerate(starts)
-                ]
+            starts = range(0, x.shape[dim], block)
+            parts[dim] = [
+                (number, at, slice(at, at + block)) for number, at in enumerate(starts)
+            ]
         for chosen in product(*parts):
-            row, column = (
-                0 if dim is None else chosen[dim][0]
-                for dim in (self.row_dim, self.column_dim)
-            )
-            inside = x[tuple(part for *_, part in chosen)] if chosen else x
+            tile = chosen[self.row_dim][0], chosen[self.column_dim][0]
+            inside = x[tuple(part for *_, part in chosen)]
             start = tuple(at for _, at, _ in chosen)
             for first, values in _in_pieces(inside, start):
-                yield _Piece((row, column), first, values)
+                yield _Piece(tile, first, values)
 
 
 def _in_pieces(x: Any, start: Index) -> Iterator[tuple[Index, Any]]:
@@ -133,15 +133,16 @@ def _summary(
     library: Any, x: Any, strides: Index, where: Any, *, heat: bool
 ) -> ValueSummary:
     """All figures; torch and numpy have the same names for all that it takes."""
-    # Of what `expand` repeats, one is read.
     count = prod(x.shape)
-    if strides and count:
-        x = x[tuple(slice(None if step else 1) for step in strides)]
-    times = count // max(prod(x.shape), 1)
-    has_double = "mps" not in str(where.get("device"))
-    where = {**where, "dtype": library.float64 if has_double else library.float32}
-    tiles = _Tiles.of(x.shape) if heat else _Tiles(None, None, (1, 1))
-    pieces = [*tiles.cut(x)] if count else []
+    if not count:
+        return ValueSummary()
+    # Of what `expand` repeats, one is read.
+    x = x[(None, None, *(slice(None if step else 1) for step in strides))]
+    times = count // prod(x.shape)
+    exact = {True: library.float32, False: library.float64}
+    where = {**where, "dtype": exact["mps" in str(where.get("device"))]}
+    tiles = _Tiles.of(x.shape) if heat else _Tiles(0, 1, (1, 1))
+    pieces = [*tiles.cut(x)]
     found = [
         library.stack(
             [library.asarray(n, **where) for n in _figures(library, piece, where)]
@@ -149,18 +150,10 @@ def _summary(
         for piece in pieces
     ]
     # What a device knows of them comes back at once.
-    figures = (
-        [_Figures(*each) for each in library.stack(found).tolist()] if found else []
-    )
+    figures = [_Figures(*each) for each in library.stack(found).tolist()]
     nans, infs = sum(f.nans for f in figures), sum(f.infs for f in figures)
-    finite = prod(x.shape) - nans - infs
-    is_complex = "complex" in str(x.dtype)
-    has_order = finite > 0 and not is_complex
     pairs = list(zip(pieces, figures, strict=True))
-    return ValueSummary(
-        minimum=min(f.lowest for f in figures) if has_order else None,
-        maximum=max(f.highest for f in figures) if has_order else None,
-        mean=sum(f.total for f in figures) / finite if has_order else None,
+    summary = ValueSummary(
         nan_count=round(nans) * times,
         inf_count=round(infs) * times,
         zero_count=round(sum(f.zeros for f in figures)) * times,
@@ -170,8 +163,18 @@ def _summary(
         first_inf=min(
             (_index(p, f.first_inf) for p, f in pairs if f.infs), default=None
         ),
-        heat=None if is_complex else _heat(tiles, pairs),
     )
+    finite = prod(x.shape) - nans - infs
+    if "complex" in str(x.dtype):
+        return summary
+    if finite:
+        summary = replace(
+            summary,
+            minimum=min(f.lowest for f in figures),
+            maximum=max(f.highest for f in figures),
+            mean=sum(f.total for f in figures) / finite,
+        )
+    return replace(summary, heat=_heat(tiles, pairs))
 
 
 def _figures(library: Any, piece: _Piece, where: Any) -> _Figures:
@@ -204,26 +207,24 @@ def _plain(library: Any, values: Any) -> Any:
     if name.startswith("complex"):
         # On a GPU torch would compile `abs`, which takes a second or fails.
         return library.hypot(values.real, values.imag)
-    wider = "float32" if name.startswith("float8") else _WIDER.get(name)
-    return (
-        values
-        if wider is None
-        else library.asarray(values, dtype=getattr(library, wider))
-    )
+    if wider := _WIDER.get(name.partition("_")[0]):
+        return library.asarray(values, dtype=getattr(library, wider))
+    return values
 
 
 def _index(piece: _Piece, number: float) -> Index:
-    """The index of a value by its number in a piece."""
+    """The index of a value by its number in a piece, without the two dims before."""
     left, index = round(number), []
     for first, count in zip(piece.start[::-1], piece.values.shape[::-1], strict=True):
         left, at = divmod(left, count)
         index.append(first + at)
-    return tuple(reversed(index))
+    return tuple(reversed(index[:-2]))
 
 
 def _heat(tiles: _Tiles, pairs: list[tuple[_Piece, _Figures]]) -> HeatMap | None:
-    """The mean of what is finite in each tile."""
-    if tiles.column_dim is None or not pairs:
+    """The mean of what is finite in each tile; nothing of one value."""
+    dims = [dim - 2 for dim in (tiles.row_dim, tiles.column_dim) if dim > 1]
+    if not dims:
         return None
     by_tile: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0] * 4)
     for piece, found in pairs:
@@ -233,12 +234,11 @@ def _heat(tiles: _Tiles, pairs: list[tuple[_Piece, _Figures]]) -> HeatMap | None
     rows, columns = (range(last + 1) for last in max(by_tile))
     grid = [[by_tile[row, column] for column in columns] for row in rows]
     return HeatMap(
-        tiles.row_dim,
-        tiles.column_dim,
+        tuple(dims),
         tiles.block,
         tuple(tuple(total / n if n else None for total, n, *_ in row) for row in grid),
         tuple(
-            tuple("nan" if nans else "inf" if infs else "" for *_, nans, infs in row)
+            tuple(next(compress(("NaN", "inf"), odd), "") for _, _, *odd in row)
             for row in grid
         ),
     )

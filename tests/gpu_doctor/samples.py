@@ -113,7 +113,7 @@ SAMPLES = (
             on(
                 LAPTOP,
                 ipython=None,
-                torch=None,
+                torch=TorchBuild("", None, None, None),
                 inventory=Inventory(
                     problem="the NVIDIA library and the kernel module differ",
                     hint="reboot",

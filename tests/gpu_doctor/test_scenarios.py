@@ -48,7 +48,7 @@ def examine(scenario, prelude=CUDA_TORCH, **machine):
     [
         ("no_gpus", {"load": ()}, "No GPU here", "there is no NVIDIA driver here"),
         ("no_gpus", {}, "No GPU here", "none, though the driver runs"),
-        ("four_gpus", {}, "Ready: 4 GPUs", "4 GPUs of this machine"),
+        ("four_gpus", {}, "Ready: 4 GPUs", "4 GPUs (NVIDIA H100 80GB HBM3) GPU"),
         ("mismatch", {}, "NVIDIA driver: ", "reboot"),
         ("wsl", {}, "Ready: 1 GPU", "not listed by the driver"),
         ("container_foreign_pids", {}, "Ready: ", "they may run outside here"),

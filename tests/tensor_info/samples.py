@@ -13,7 +13,7 @@ import math
 from gpumagic.tensor_info import geometry, overlap
 from gpumagic.tensor_info.api import _report_of
 from gpumagic.tensor_info.geometry import Geometry, fresh_strides
-from gpumagic.tensor_info.read import Memory, Reading
+from gpumagic.tensor_info.read import Reading
 from gpumagic.tensor_info.report import (
     AliasReport,
     Amount,
@@ -46,10 +46,9 @@ def tensor(size, stride=None, offset=0, *, itemsize=4, stored_bytes=None, **othe
         device="cpu",
         itemsize=itemsize,
         size=g.size,
-        stride=g.stride,
-        storage_offset=offset,
         geometry=g,
-        memory=Memory("cpu", ADDRESS, stored_bytes, ADDRESS),
+        start=ADDRESS,
+        address=ADDRESS,
         storage_bytes=stored_bytes,
         is_view=stride is not None,
         requires_grad=False,
@@ -58,25 +57,19 @@ def tensor(size, stride=None, offset=0, *, itemsize=4, stored_bytes=None, **othe
     return dataclasses.replace(report, **others)
 
 
-def geometry_of(report):
-    """What the formulas need of a report."""
-    return Geometry(report.size, report.stride, report.storage_offset, report.itemsize)
-
-
 def viewed(report, shape):
     """The report of `.view(shape)`."""
-    return ViewReport(**vars(geometry.view(geometry_of(report), shape)), tensor=report)
+    return ViewReport(**vars(geometry.view(report.geometry, shape)), tensor=report)
 
 
 def pair(reports, first, second):
     """Two tensors of one storage beside each other."""
-    one, other = (geometry_of(reports[at]) for at in (first, second))
+    one, other = (reports[at].geometry for at in (first, second))
     return Pair(
         **vars(overlap.shared(one, other, 0)),
         first=first,
         second=second,
-        same_storage=True,
-        storage_ranges_intersect=True,
+        storage="same",
         same_layout=(one.size, one.stride) == (other.size, other.stride),
     )
 
@@ -88,31 +81,12 @@ def compared(*reports, **others):
     return CompareReport(reports, told, **others)
 
 
-def unknown(kind, *remarks, **others):
-    """A tensor of which little can be told."""
-    report = TensorReport(kind, "float32", "cpu", remarks=remarks, expression="x")
-    return dataclasses.replace(report, **others)
-
-
 X = tensor((4, 6))
 TRANSPOSED = tensor((6, 4), (1, 6), expression="x.t()")
 HALF = tensor((4, 3), (6, 2), stored_bytes=96, expression="x[:, ::2]")
 EXPANDED = tensor((5, 4), (0, 1), expression="row.expand(5, 4)")
 WINDOWS = tensor((4, 3), (1, 1), expression="x.unfold(0, 3, 1)")
-NHWC = tensor(
-    (2, 3, 4, 5),
-    (60, 1, 15, 3),
-    expression="images",
-    is_view=False,
-)
-HUGE = tensor(
-    (2**15, 2**15),
-    (1, 2**15),
-    expression="x.t()",
-    device="meta",
-    address=None,
-    remarks=("no memory: sizes, strides and bytes are those of a real one",),
-)
+NHWC = tensor((2, 3, 4, 5), (60, 1, 15, 3), expression="images", is_view=False)
 SMALL_OF_BIG = tensor(
     (10,), (1,), 500_000, stored_bytes=4_000_000, expression="big[500000:500010]"
 )
@@ -130,27 +104,28 @@ VALUES = tensor(
     kind="parameter",
     requires_grad=True,
     values=ValueSummary(
+        1,
+        1,
+        1,
         -1.5,
         3.25,
         0.6875,
-        1,
-        1,
-        1,
         (1, 0),
         (1, 2),
         HeatMap(
-            0,
-            1,
+            (0, 1),
             (1, 1),
             ((-1.5, 0.0, 3.25), (None, 1.0, None)),
-            (("", "", ""), ("nan", "", "inf")),
+            (("", "", ""), ("NaN", "", "inf")),
         ),
     ),
 )
-SPARSE = unknown(
+SPARSE = TensorReport(
     "sparse tensor (COO)",
-    "a sparse tensor has no strides: %tensor_info x.values() shows what it stores",
-    size=None,
+    "float32",
+    "cpu",
+    remarks=("it has no strides: x.to_dense() copies it into a plain tensor",),
+    expression="x",
 )
 
 GROUPS = AliasReport(

@@ -62,7 +62,7 @@ def test_outputs_are_told_apart_and_counted_once():
 
 def test_the_advice_is_true():
     """After the advised line the storage is gone, and so many bytes with it."""
-    names = {"y": torch.zeros(1000, requires_grad=True).detach()[:10]}
+    names = {"y": torch.zeros(2000, requires_grad=True).detach()[:10]}
     storage = torch.multiprocessing.reductions.StorageWeakRef(
         names["y"].untyped_storage()
     )
@@ -72,12 +72,12 @@ def test_the_advice_is_true():
     exec(note.hint.split("`")[1], names)  # noqa: S102 - it is what we advise
 
     assert storage.expired()
-    assert report.groups[0].freed_by_copies_bytes == 3960
-    # The copy of a parameter is none: its module and optimizer would lose it.
-    weight = torch.nn.Parameter(torch.zeros(1000)[:10])
+    assert report.groups[0].freed_by_copies_bytes == 7960
+    assert aliases({"row": torch.zeros(3, 4)[1]}).groups == ()  # 32 B are no matter
+    weight = torch.nn.Parameter(torch.zeros(2000)[:10])
     (group,) = aliases({"weight": weight}).groups
-    assert group.kept_for_nothing_bytes == 3960
-    assert group.freed_by_copies_bytes is None
+    assert group.kept_for_nothing_bytes == 7960
+    assert group.freed_by_copies_bytes == 0
 
 
 def test_a_search_that_takes_too_long_is_cut_short_and_says_so():

@@ -96,6 +96,7 @@ def test_what_raises_costs_one_line(shell):
     [
         ("y", "name 'y' is not defined", "whole traceback"),
         ("x --view 24", "", "options come first"),
+        ("x --values", "name 'values' is not defined", "options come first"),
         ("--view 4 [x]", "[x] is no tensor", "[x][0]"),
         ("x +", "no Python expression", "with commas between them"),
         ("a = 1", "no Python expression", "with commas between them"),

@@ -35,11 +35,11 @@ ODD = {
     "raising proxy": (Refusing, "of type Refusing", "type the name"),
     "odd class": (lambda: Odd, "of type Unhashable", "type the name"),
     "mock of a tensor": (lambda: Mock(spec=torch.Tensor), "of type Mock", "type the"),
-    "dict": (lambda: ItemsRaise(x=x), "a dict with a tensor in it", "thing['x']"),
-    "list": (lambda: [dead_proxy(), x], "a list with a tensor in it", "thing[1]"),
-    "empty list": (list, "a list without a tensor", "type the name"),
+    "dict": (lambda: ItemsRaise(x=x), "a dict", "thing['x']"),
+    "list": (lambda: [dead_proxy(), x], "a list", "thing[1]"),
+    "empty list": (list, "a list", "type the name"),
     "module": (lambda: torch.nn.Linear(2, 3), "(Linear)", "thing.weight, thing.bias"),
-    "half-made module": (HalfMade, "a module (HalfMade)", "name what it is given"),
+    "half-made module": (HalfMade, "a module (HalfMade)", "type the name"),
 }
 
 

@@ -39,7 +39,7 @@ def test_random_views_agree_with_torch():
             )
         found = describe(x)
         assert (found.size, found.stride) == (tuple(x.size()), x.stride())
-        assert found.storage_offset == x.storage_offset()
+        assert found.geometry.offset == x.storage_offset()
         assert found.address == x.data_ptr()
         assert found.is_contiguous == x.is_contiguous()
         channels_last = x.is_contiguous(memory_format=torch.channels_last)
@@ -74,8 +74,7 @@ def test_numpy_shares_memory_over_another_storage():
 
     for other in (array[2:4], later):
         (found,) = compare(made, other).pairs
-        assert found.same_storage is not True
-        assert found.storage_ranges_intersect
+        assert found.storage == "two over one memory"
         assert (found.relation, found.shared_bytes) == ("contains", 8)
     assert compare(made[2:4], later).pairs[0].relation == "identical"
     assert compare(made[:2], later).pairs[0].relation == "disjoint"
@@ -94,7 +93,7 @@ def test_nothing_without_an_address_is_said_to_share():
     """Empty and meta tensors all claim address 0: neither is known to be read."""
     for x in (torch.zeros(0, 3), torch.zeros(3, device="meta")):
         (found,) = compare(x, torch.zeros_like(x)).pairs
-        assert found.same_storage is False
+        assert found.storage == "two"
         assert found.elements_overlap is not True
         assert (describe(x).address, describe(x).warp_along_dim) == (None, ())
 
@@ -109,10 +108,25 @@ def test_a_numpy_array_has_strides_in_elements_and_keeps_its_own():
     assert found.kind == "numpy array"
     assert (found.dtype, found.device, found.itemsize) == ("int16", "cpu", 2)
     assert found.stride == (6, 2)
-    assert (found.storage_offset, found.storage_bytes) == (6, 48)
+    assert (found.geometry.offset, found.storage_bytes) == (6, 48)
     assert found.address == owner.ctypes.data + 12
-    assert (odd.stride, odd.is_contiguous) == (None, None)
+    assert describe(np.zeros(4).view(np.uint8)).storage_bytes == 32
+    assert (odd.stride, odd.is_contiguous, odd.storage_bytes) == (None, None, 20)
     assert "no multiples of its itemsize" in odd.remarks[0]
+
+
+def test_what_is_to_be_typed_of_an_array_are_methods_of_numpy():
+    """Its `.view` takes a dtype, and it has neither `.contiguous` nor `.clone`."""
+    x = np.arange(24.0).reshape(4, 6)
+
+    found = explain_view(x.T, 24, expression="x")
+    (note,) = describe(np.zeros(10_000)[:3], expression="x").drawing().notes
+
+    assert " transposed numpy array, not contiguous; .copy() " in describe(x.T).headline
+    assert " a reversed numpy array, " in describe(x[::-1]).headline
+    assert note.hint == "x = x.copy()"
+    assert found.headline == "x.reshape(24) copies 192 B"
+    assert "x.transpose(1, 0).reshape(-1)" in str(found)
 
 
 def test_arrays_need_no_torch():

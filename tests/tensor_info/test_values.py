@@ -89,12 +89,12 @@ def test_a_tile_is_the_mean_of_what_is_finite_in_it():
     heat = describe(x, values=True).values.heat
 
     (high, wide), tiles = heat.block, len(heat.means)
-    assert (heat.row_dim, heat.column_dim, heat.block) == (0, 2, (3, 4))
+    assert (heat.dims, heat.block) == ((0, 2), (3, 4))
     for row, column in ((0, 0), (3, 7), (tiles - 1, len(heat.means[0]) - 1)):
         block = x[row * high :, :, column * wide :][:high, :, :wide]
         mean = block[block.isfinite()].mean()
         assert heat.means[row][column] == pytest.approx(float(mean))
-    assert (heat.marks[0][0], heat.marks[-1][-1]) == ("nan", "inf")
+    assert (heat.marks[0][0], heat.marks[-1][-1]) == ("NaN", "inf")
     assert sum(mark != "" for row in heat.marks for mark in row) == 2
 
 
@@ -138,3 +138,22 @@ def test_headline_of_several_says_first_whether_their_values_are_sound():
     assert told(x, broken, values=True) == "NaN or inf in y; x and y share no elements"
     assert told(x, x + 1, values=True) == "no NaN or inf; x and y share no elements"
     assert told(x, broken) == "x and y share no elements"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.eye(2).to_sparse(),
+        lambda: torch.ones(2, device="meta"),
+        lambda: np.array([None, 1]),
+        lambda: np.array(["a"]),
+    ],
+)
+def test_values_that_cannot_be_read_are_said_so_first(make):
+    """Who asks for values is not answered with a layout; beside others it is a note."""
+    x = make()
+
+    both = str(compare(torch.ones(2), x, expressions=("x", "y"), values=True))
+    assert "tensor: the values cannot be read: " in describe(x, values=True).headline
+    assert "the values of y cannot be read" in both
+    assert "Tensor" in both

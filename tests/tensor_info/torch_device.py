@@ -28,7 +28,7 @@ def test_a_model_on_two_devices_is_told_where_each_part_lies(device):
 
     assert report.simulated
     assert report.root.devices == (f"{device}:0", f"{device}:1")
-    assert report.odd[0].names == (".1.weight", ".1.bias")
+    assert report.odd[0].names == ("[1].weight", "[1].bias")
     assert f"model.to('{device}:0')" in str(report)
 
 
@@ -47,7 +47,7 @@ def test_looking_allocates_nothing_and_sees_where_tensors_lie(device):
     assert after == before
     assert (found.on_accelerator, found.simulated) == (True, True)
     assert found.address == storage._gpumagic.life.block.address + 24
-    assert (pair.same_storage, pair.relation) == (True, "contains")
+    assert (pair.storage, pair.relation) == ("same", "contains")
     assert len(group.names) == 2
     assert "waited for it" in str(describe(x, values=True).show("how"))
 
