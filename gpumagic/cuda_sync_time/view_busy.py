@@ -117,10 +117,9 @@ class Picture(Timeline):
 
 def picture(report: TimingReport, *, most: int) -> Picture:
     """The host's lanes first, then those of the devices."""
-    seen = report.profile or report.activity
     length_s = max(report.run.elapsed_s, 0.0)
-    if seen is not None and seen.length_s > 0:
-        length_s = seen.length_s  # on the clock of what was seen of it
+    if report.seen.length_s > 0:
+        length_s = report.seen.length_s  # on the clock of what was seen of it
     host = list(_host_lanes(report, length_s))
     lanes = [*host, *_device_lanes(report, length_s, most - len(host))]
     return Picture(CAPTION, tuple(lanes), ORDER, Span(0.0, length_s))
@@ -163,7 +162,7 @@ def _pool(group: Sequence[Span]) -> Iterator[Span]:
 def _host_lanes(report: TimingReport, length_s: float) -> Iterator[Lane]:
     """The thread that ran the code, and those that launched something as well."""
     threads: dict[int, list[TraceSpan]] = {0: []}
-    for span in report.spans:
+    for span in report.seen.spans:
         if span.kind not in DEVICE_KINDS:
             threads.setdefault(span.thread or 0, []).append(span)
     returned_s = min(max(report.run.naive_s, 0.0), length_s)
@@ -220,10 +219,10 @@ def laid_over(below: Sequence[Span], above: Sequence[Span]) -> Iterator[Span]:
 def _device_lanes(report: TimingReport, length_s: float, room: int) -> list[Lane]:
     if not report.run.uses_device:
         return []
-    if report.busy_s is None:
+    if report.seen.busy_s is None:
         return list(_as_far_as_known(report, length_s))
     streams: dict[StreamKey, list[Span]] = {}
-    for each in report.spans:
+    for each in report.seen.spans:
         if each.kind in DEVICE_KINDS and each.device is not None:
             key = each.device, -1 if each.stream is None else each.stream
             streams.setdefault(key, []).append(_drawn_span(each))
@@ -278,7 +277,7 @@ def _as_far_as_known(report: TimingReport, length_s: float) -> Iterator[Lane]:
     returned_s = min(max(run.naive_s, 0.0), length_s)
     waited = [
         (each.start_s, each.end_s)
-        for each in report.spans
+        for each in report.seen.spans
         if each.kind is SpanKind.WAIT and each.start_s < each.end_s <= returned_s
     ]
     for number, done_s in done.items() or [(None, None)]:
@@ -336,8 +335,9 @@ def _shares(profile: Profile, setting: Setting) -> Iterator[tuple[str, Cell]]:
         share = share_text(min(seconds / length, 1.0) if length > 0 else None)
         return f"{seconds_text(seconds)}, {share} of the time"
 
-    yield "at least one stream busy", timed(profile.busy_s)
-    yield "no stream busy", timed(max(length - profile.busy_s, 0.0))
+    busy_s = profile.busy_s or 0.0
+    yield "at least one stream busy", timed(busy_s)
+    yield "no stream busy", timed(max(length - busy_s, 0.0))
     yield "two streams or more at once", timed(profile.overlapped_s)
     if profile.copying_s > 0:
         hidden = share_text(min(profile.hidden_copy_s / profile.copying_s, 1.0))
@@ -422,7 +422,7 @@ def kernel_table(profile: Profile, guessed: Collection[str] = ()) -> Table:
 def _of_busy_time(profile: Profile, seconds: float) -> float | None:
     """Which share of the time of all streams that is."""
     busy = sum(each.busy_s for each in profile.streams) or profile.busy_s
-    return min(seconds / busy, 1.0) if busy > 0 else None
+    return min(seconds / busy, 1.0) if busy else None
 
 
 def operators_table(operators: Sequence[OperatorTime]) -> Table:

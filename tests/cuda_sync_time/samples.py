@@ -14,6 +14,7 @@ from gpumagic.cuda_sync_time.answer_repeat import RepeatedReport
 from gpumagic.cuda_sync_time.answer_run import TimingReport
 from gpumagic.cuda_sync_time.one_run import RaceReport
 from gpumagic.cuda_sync_time.records import (
+    LIBRARY,
     Activity,
     DeviceTime,
     Flag,
@@ -109,7 +110,7 @@ SYNCING = dataclasses.replace(
     syncs=(
         SyncPoint(".item()", LOSSES, 1000, 14.2 * MS),
         SyncPoint("copy to the host", TRAIN, 3, 120 * US, LOSSES),
-        SyncPoint("torch.cuda.synchronize()", None, 1),
+        SyncPoint("torch.cuda.synchronize()", LIBRARY, 1),
     ),
     flags=(Flag(FlagKind.LOOKED_ON, names=("--syncs",)),),
     activity=Activity(
@@ -237,6 +238,7 @@ EVERY_FLAG = tuple(
             FlagKind.LIMITED: ("power limit", "heat"),
             FlagKind.UNWATCHED: ("no waits could be noted: no such mode",),
             FlagKind.NOT_DRAINED: ("RuntimeError: CUDA error",),
+            FlagKind.ERROR_AT_END: ("RuntimeError: CUDA error",),
             FlagKind.LOOKED_ON: ("--lines",),
         }.get(kind, ()),
         device=0,
@@ -276,7 +278,7 @@ def profile(spans, length_s, **others):
         "kernels": (),
     }
     ordered = tuple(sorted(spans, key=lambda span: span.start_s))
-    return Profile(length_s, ordered, **{**facts, **others})
+    return Profile(ordered, length_s, **{**facts, **others})
 
 
 TWO_STREAMS = profile(

@@ -38,7 +38,7 @@ def shell(box):
 def shown(monkeypatch):
     """What is displayed."""
     found = []
-    for place in ("gpumagic.notebook.magics", "gpumagic.cuda_sync_time.notebook"):
+    for place in ("gpumagic.notebook.magics", "gpumagic.cuda_sync_time.magic"):
         monkeypatch.setattr(f"{place}.display", lambda *what, **_: found.extend(what))
     return found
 
@@ -196,7 +196,7 @@ def test_every_cell_is_timed_until_it_is_switched_off(shell, shown):
         ("%%cuda_sync_time --repaet\nran = True", "has no option --repaet"),
         (
             "%%cuda_sync_time --repeat\nimport asyncio\nran = await asyncio.sleep(0)",
-            "a body that awaits cannot be repeated",
+            "import asyncio: code that awaits cannot be repeated",
         ),
         ("%%cuda_sync_time -v 1st\nran = True", "-v 1st"),
         ("%cuda_sync_time on -q", "-q stands behind on"),
@@ -243,6 +243,7 @@ def test_a_late_error_of_the_device_fails_the_cell(shell, shown, monkeypatch):
     assert any("earlier" in note for note in done.error_in_exec.__notes__)
 
 
+AWAITS = "await asyncio.sleep(0)"
 GUESS = "torch.ones(1024, 1024, device='sim').sort()"
 
 
@@ -266,3 +267,12 @@ def test_code_that_a_simulated_clock_does_not_see_is_refused(shell, options):
 
     assert "leaves the simulated GPU alone" in done.error_in_exec.problem
     assert "box.off()" in done.error_in_exec.hint
+
+
+def test_code_that_awaits_is_no_base_to_compare_with(shell):
+    """A run of it would only make a coroutine, and be the fastest of all."""
+    run(shell, f"%%cuda_sync_time -q --name base\nimport asyncio\n{AWAITS}\n{MATMUL}")
+
+    done = shell.run_cell(f"%%cuda_sync_time --vs base\n{MATMUL}")
+
+    assert "base: code that awaits" in done.error_in_exec.problem
