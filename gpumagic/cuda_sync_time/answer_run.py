@@ -168,9 +168,11 @@ def _notes(report: TimingReport) -> Iterator[Any]:
 
 
 def _has_picture(report: TimingReport) -> bool:
+    if verdict.too_short(report):
+        return False
     profile = report.profile
-    is_host_s = profile and profile.spans and not profile.operators
-    return not verdict.too_short(report) and bool(report.run.uses_device or is_host_s)
+    has_spans = bool(profile and profile.spans and not profile.operators)
+    return report.run.uses_device or has_spans
 
 
 def _tables(report: TimingReport) -> list[Any]:
@@ -302,9 +304,9 @@ def _facts(report: TimingReport) -> Iterator[tuple[str, str | None]]:
             ("earlier work, not counted", run.backlog_s),
         ):
             yield name, "none" if seconds == 0 else report.text(seconds)
-        for event in run.events:
-            where = devices_text(setting.kind, [event.device])
-            yield f"{where}, by events", report.text(event.elapsed_s)
+        for device, seconds in run.events.items():
+            where = devices_text(setting.kind, [device])
+            yield f"{where}, by events", report.text(seconds)
     else:
         yield "measured", "from the first line to the last, by the host's clock"
     if setting.floor_s:

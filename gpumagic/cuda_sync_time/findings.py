@@ -30,7 +30,7 @@ class Finding(NamedTuple):
     severity: NoteKind
     text: str
     hint: str = ""
-    once: bool = False  # said once in a row of reports, as it is of the machine
+    word: str = ""  # of what is said once in a row of reports, as of the machine
 
 
 FINDINGS = {
@@ -69,7 +69,7 @@ FINDINGS = {
         "CUDA has been started in this process, but not by a torch that could wait for "
         "it: work on the GPU is not part of the time",
         "import a torch with CUDA first: it waits for other libraries' work, too",
-        once=True,
+        "unseen GPU",
     ),
     FlagKind.INTERRUPTED: Finding(
         "warning",
@@ -109,15 +109,15 @@ FINDINGS = {
         "CUDA_LAUNCH_BLOCKING is set: every launch waits for its kernel, so nothing "
         "overlaps",
         "take it out of the environment and restart the kernel",
-        once=True,
+        "blocking",
     ),
     FlagKind.LOOKED_ON: Finding(
         "note",
         "{said} takes time of its own",
         "leave it away for the time itself",
-        once=True,
+        "looked on",
     ),
-    FlagKind.UNWATCHED: Finding("note", "{said}", once=True),
+    FlagKind.UNWATCHED: Finding("note", "{said}", word="unwatched"),
     FlagKind.LINES_CUT: Finding(
         "warning",
         "line recording stopped early; the end of the run is missing",
@@ -170,8 +170,8 @@ def _note(same: list[Flag], setting: Setting) -> Note:
         started=" on ".join(filter(None, (said, device))),
         device=device,
     )
-    word = kind.value if finding.once else ""
-    return Note(finding.severity, text, finding.hint.format(kind=setting.kind), word)
+    hint = finding.hint.format(kind=setting.kind)
+    return Note(finding.severity, text, hint, finding.word)
 
 
 def where_measured(setting: Setting) -> dict[str, str]:

@@ -69,8 +69,9 @@ class Instruments:
 
 def unseen_flags(runtime: Runtime) -> tuple[Flag, ...]:
     """CUDA that something else has started, where there is nothing to wait with."""
-    can_wait = runtime.kind != "cpu" or simulated_box() is not None
-    return () if can_wait or not driver_initialised() else (Flag(FlagKind.UNSEEN),)
+    if runtime.kind != "cpu" or simulated_box() or not driver_initialised():
+        return ()
+    return (Flag(FlagKind.UNSEEN),)
 
 
 def _label(runtime: Runtime) -> str:

@@ -14,7 +14,6 @@ from gpumagic.cuda_sync_time.lines import LineWatcher
 from gpumagic.cuda_sync_time.records import (
     LIBRARY,
     Activity,
-    DeviceTime,
     Flag,
     FlagKind,
     Options,
@@ -105,7 +104,7 @@ class OneRun:
             naive_s=ended.naive_s,
             tail_s=ended.tail_s,
             backlog_s=self._around.backlog_s,
-            events=tuple(DeviceTime(*each) for each in ended.device_times),
+            events=dict(ended.device_times),
             uses_device=ended.uses_device,
             simulated_in_s=ended.host_s if ended.found.simulated else 0.0,
         )
@@ -119,7 +118,7 @@ class OneRun:
         )
         syncs = self._waits.calls(runtime.kind)
         order = list(FlagKind)
-        reads = self._calls.reads() if ended.uses_device else []
+        reads = self._calls.reads()
         if syncs is not None:
             syncs, reads = observers.with_costs(syncs, reads), []
         return TimingReport(

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -84,14 +84,6 @@ class Bound(enum.Enum):
 
 
 @dataclass(frozen=True)
-class DeviceTime(Record):
-    """From the start to the end of one device's stream by events; None is unknown."""
-
-    device: int
-    elapsed_s: float | None
-
-
-@dataclass(frozen=True)
 class Run(Record):
     """One run, from all devices idle to all devices idle."""
 
@@ -103,8 +95,9 @@ class Run(Record):
     # the wait before it, for what earlier cells had queued. Not part of the time.
     # None where no device had been started.
     backlog_s: float | None = None
-    # device time by events, for the devices in use when it began
-    events: tuple[DeviceTime, ...] = ()
+    # from the start to the end of a device's stream by events, by device; of those in
+    # use when it began
+    events: dict[int, float | None] = field(default_factory=dict)
     uses_device: bool = True
     simulated_in_s: float = 0.0  # what this machine itself took to simulate it, if so
 

@@ -16,7 +16,6 @@ from gpumagic.cuda_sync_time.one_run import RaceReport
 from gpumagic.cuda_sync_time.records import (
     LIBRARY,
     Activity,
-    DeviceTime,
     Flag,
     FlagKind,
     LineTime,
@@ -96,7 +95,7 @@ GPU_BOUND = TimingReport(
         0.4 * MS,
         tail_s=9 * US,
         backlog_s=12 * US,
-        events=(DeviceTime(0, 84.2 * MS),),
+        events={0: 84.2 * MS},
     ),
 )
 LAUNCH_BOUND = TimingReport(
@@ -130,7 +129,7 @@ TAIL = TimingReport(
         0.3 * MS,
         tail_s=50.2 * MS,
         backlog_s=33.4 * MS,
-        events=(DeviceTime(0, 7.8 * MS), DeviceTime(1, None)),
+        events={0: 7.8 * MS, 1: None},
     ),
     (Flag(FlagKind.BACKLOG, 33.4 * MS), Flag(FlagKind.TAIL, 50.2 * MS)),
 )
@@ -152,7 +151,7 @@ ON_SIMULATOR = TimingReport(
         0.31 * MS,
         tail_s=0.0,
         backlog_s=0.0,
-        events=(DeviceTime(0, 7.61 * MS),),
+        events={0: 7.61 * MS},
         simulated_in_s=0.042,
     ),
     activity=seen(

@@ -295,7 +295,7 @@ def test_during_a_capture_nothing_is_waited_for(device, start, monkeypatch):
     assert device.log == []
     assert kinds(report) == [FlagKind.CAPTURING]
     assert report.run.backlog_s is None
-    assert report.run.events == ()
+    assert report.run.events == {}
 
 
 # ------------------------------------------------------------------ observers
