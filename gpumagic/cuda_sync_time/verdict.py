@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.findings import COSTS_ONCE, floor_text
@@ -16,9 +17,10 @@ from gpumagic.report.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gpumagic.cuda_sync_time.answer_run import TimingReport
+    from gpumagic.report.events import TraceSpan
 
 WORTH_SAYING = 0.05  # of the time
 _MOSTLY = 0.5
@@ -118,7 +120,12 @@ def _beside_work(report: TimingReport, busy_s: float) -> str:
     launching_s = report.seconds_of(SpanKind.LAUNCH)
     waiting_s = report.seconds_of(SpanKind.WAIT)
     if waiting_s > _MOSTLY * whole_s:
-        return f"its lines wait {seconds_text(waiting_s)} for that"
+        at = "for that"
+        if (
+            waiting_s > _NEARLY_SAME * busy_s
+        ):  # as where memory that is copied is staged
+            at = f"at {_dearest_names(_waits(report))}"
+        return f"its lines wait {seconds_text(waiting_s)} {at}"
     if loading_s > _MOSTLY * whole_s:
         return f"its DataLoader takes {seconds_text(loading_s)}"
     if names := _lets_run_dry(report):
@@ -176,10 +183,13 @@ def _lines_wait(report: TimingReport) -> str:
     points, run = report.syncs or (), report.run
     known = [point.waited_s for point in points if point.waited_s is not None]
     least = "" if len(known) == len(points) else "at least "
+    at = "for the GPU"
+    if _mostly_stages(report):
+        at = "mostly at copies from pageable memory"
     times = count_text(sum(point.times for point in points), "time")
-    said = f"its lines wait for the GPU {times}"
+    said = f"its lines wait {at} {times}"
     if known and sum(known) <= run.naive_s:
-        said = f"its lines wait {least}{seconds_text(sum(known))} for the GPU"
+        said = f"its lines wait {least}{seconds_text(sum(known))} {at}"
     is_host = report.bound is Bound.HOST
     return said if is_host else f"{said}, its end {report.text(run.waited_s)}"
 
@@ -217,6 +227,17 @@ _WAITS_COST = (
 )
 
 
+_COPIES_LIMIT = (
+    "copies take most of the GPU's time",
+    "copy less, keep results on the GPU, or copy from and to pinned memory",
+)
+_PAGEABLE = "copy from pageable memory"
+_STAGED = (
+    "a copy from pageable memory is staged by the host, which waits meanwhile",
+    "x = x.pin_memory() once, then x.to(device, non_blocking=True)",
+)
+
+
 def advice(report: TimingReport, *, once: bool) -> Iterator[tuple[str, ...]]:
     """What makes it slow, and what to try; of a first run only what is sure."""
     if _reading_s(report):
@@ -241,7 +262,9 @@ def _limits(report: TimingReport) -> Iterator[tuple[str, ...]]:
     yield from loading
     if report.bound is Bound.HOST_ONLY:
         return
-    if report.syncs:
+    if _mostly_stages(report):
+        yield _STAGED
+    elif report.syncs:
         yield _WAITS_COST
     elif report.seen.busy_s is not None:
         yield from _advice_seen(report, report.seen.busy_s)
@@ -299,6 +322,8 @@ def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[tuple[str, ...
     if names := _lets_run_dry(report):
         text = f"the host waits at {names}, and then the GPU has nothing to do"
         yield text, "--syncs names the lines"
+    elif busy_s >= _NEARLY_ALL * whole_s and _copying_s(report) > _MOSTLY * busy_s:
+        yield _COPIES_LIMIT
     elif busy_s >= _NEARLY_ALL * whole_s:
         if not (profile and profile.kernels):
             yield _GPU_LIMIT, _NAMES_KERNELS
@@ -312,23 +337,55 @@ def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[tuple[str, ...
         yield _LAUNCH_LIMIT
 
 
+def _copying_s(report: TimingReport) -> float:
+    copies = (each for each in report.seen.spans if each.kind is SpanKind.COPY)
+    return sum(each.end_s - each.start_s for each in copies)
+
+
+def _mostly_stages(report: TimingReport) -> bool:
+    """Whether what `--syncs` has found is mostly the staging of pageable memory."""
+    syncs = report.syncs or ()
+    staging_s = sum(each.waited_s or 0.0 for each in syncs if each.what == _PAGEABLE)
+    return staging_s > _MOSTLY * sum(each.waited_s or 0.0 for each in syncs)
+
+
+def _waits(report: TimingReport) -> list[TraceSpan]:
+    """The waits of the thread that ran the code, while it did."""
+    return [
+        each
+        for each in report.seen.spans
+        if each.kind is SpanKind.WAIT
+        and not each.thread
+        and each.start_s < report.run.naive_s
+    ]
+
+
+def _dearest_names(waits: Iterable[TraceSpan]) -> str:
+    """What took most of the time of these waits; "2 names" are some that are pooled."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for each in waits:
+        seconds[each.name] += each.end_s - each.start_s
+    names = [each for each in seconds if not each[:1].isdigit()]
+    names.sort(key=lambda name: -seconds[name])
+    return listed(names, " and ", 2) or "several calls"
+
+
 def _lets_run_dry(report: TimingReport) -> str:
     """The waits after which more was launched, where they and the idle GPU matter."""
     least_s = WORTH_SAYING * report.run.elapsed_s
     if report.run.elapsed_s - (report.seen.busy_s or 0.0) < least_s:
         return ""
-    host = [each for each in report.seen.spans if not each.thread]
-    starts_s = (each.start_s for each in host if each.kind is SpanKind.LAUNCH)
+    starts_s = (
+        each.start_s
+        for each in report.seen.spans
+        if each.kind is SpanKind.LAUNCH and not each.thread
+    )
     last_s = max(starts_s, default=0.0)
     waits = [
         each
-        for each in host
-        if each.kind is SpanKind.WAIT
-        and each.end_s <= last_s
-        and each.name not in _NO_LINES
+        for each in _waits(report)
+        if each.end_s <= last_s and each.name not in _NO_LINES
     ]
     if sum(each.end_s - each.start_s for each in waits) < least_s:
         return ""
-    names = {each.name for each in waits}
-    is_one = len(names) == 1 and not max(names)[0].isdigit()  # else "2 names", pooled
-    return names.pop() if is_one else "several calls"
+    return _dearest_names(waits)
