@@ -183,13 +183,13 @@ def _lines_wait(report: TimingReport) -> str:
     points, run = report.syncs or (), report.run
     known = [point.waited_s for point in points if point.waited_s is not None]
     least = "" if len(known) == len(points) else "at least "
-    at = "for the GPU"
+    at = " for the GPU"
     if _mostly_stages(report):
-        at = "mostly at copies from pageable memory"
+        at = ", mostly at copies from pageable memory"
     times = count_text(sum(point.times for point in points), "time")
-    said = f"its lines wait {at} {times}"
+    said = f"its lines wait {times}{at}"
     if known and sum(known) <= run.naive_s:
-        said = f"its lines wait {least}{seconds_text(sum(known))} {at}"
+        said = f"its lines wait {least}{seconds_text(sum(known))}{at}"
     is_host = report.bound is Bound.HOST
     return said if is_host else f"{said}, its end {report.text(run.waited_s)}"
 
@@ -229,7 +229,7 @@ _WAITS_COST = (
 
 _COPIES_LIMIT = (
     "copies take most of the GPU's time",
-    "copy less, keep results on the GPU, or copy from and to pinned memory",
+    "copy less; from and to pinned memory, copies can run beside kernels",
 )
 _PAGEABLE = "copy from pageable memory"
 _STAGED = (
@@ -343,10 +343,11 @@ def _copying_s(report: TimingReport) -> float:
 
 
 def _mostly_stages(report: TimingReport) -> bool:
-    """Whether what `--syncs` has found is mostly the staging of pageable memory."""
-    syncs = report.syncs or ()
-    staging_s = sum(each.waited_s or 0.0 for each in syncs if each.what == _PAGEABLE)
-    return staging_s > _MOSTLY * sum(each.waited_s or 0.0 for each in syncs)
+    """Whether lines wait mostly while pageable memory is staged, and for long."""
+    waits = [(each.name, each.end_s - each.start_s) for each in _waits(report)]
+    staging_s = sum(seconds for name, seconds in waits if name == _PAGEABLE)
+    others_s = sum(seconds for _, seconds in waits) - staging_s
+    return staging_s > max(others_s, WORTH_SAYING * report.run.elapsed_s)
 
 
 def _waits(report: TimingReport) -> list[TraceSpan]:
