@@ -116,6 +116,8 @@ class OneRun:
             *self._tracer.flags(profile),
             *self._lines.flags(),
         )
+        box = simulated_box()
+        gpus = box.machine.gpus if box else ()
         syncs = self._waits.calls(runtime.kind)
         order = list(FlagKind)
         reads = self._calls.reads()
@@ -133,7 +135,7 @@ class OneRun:
             activity=self._activity(ended, syncs or reads),
             lines=self._lines.lines(profile, self._tracer.began_unix_ns),
             loading=self._calls.loading(),
-            guessed=_guessed(),
+            guessed=tuple(sorted({name for gpu in gpus for name in gpu.unmodelled})),
         )
 
     def _activity(self, ended: Ended, waits: Iterable[SyncCall]) -> Activity:
@@ -165,13 +167,6 @@ class OneRun:
         if (tail_s := run.tail_s or 0.0) > told_s:
             yield Flag(FlagKind.TAIL, amount=tail_s)
         yield from self._environment.flags
-
-
-def _guessed() -> tuple[str, ...]:
-    """Operations that ran on the simulated machine and whose cost is a guess."""
-    box = simulated_box()
-    gpus = box.machine.gpus if box else ()
-    return tuple(sorted({name for gpu in gpus for name in gpu.unmodelled}))
 
 
 class RaceRun:

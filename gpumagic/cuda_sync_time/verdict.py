@@ -319,10 +319,12 @@ def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[tuple[str, ...
     from gpumagic.cuda_sync_time.view_busy import dearest
 
     whole_s, profile = report.run.elapsed_s, report.profile
+    copies = (each for each in report.seen.spans if each.kind is SpanKind.COPY)
+    copying_s = sum(each.end_s - each.start_s for each in copies)
     if names := _lets_run_dry(report):
         text = f"the host waits at {names}, and then the GPU has nothing to do"
         yield text, "--syncs names the lines"
-    elif busy_s >= _NEARLY_ALL * whole_s and _copying_s(report) > _MOSTLY * busy_s:
+    elif busy_s >= _NEARLY_ALL * whole_s and copying_s > _MOSTLY * busy_s:
         yield _COPIES_LIMIT
     elif busy_s >= _NEARLY_ALL * whole_s:
         if not (profile and profile.kernels):
@@ -335,11 +337,6 @@ def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[tuple[str, ...
         return  # its own note says why the host waits
     elif busy_s > 0 and report.seconds_of(SpanKind.LAUNCH) > _MOSTLY * whole_s:
         yield _LAUNCH_LIMIT
-
-
-def _copying_s(report: TimingReport) -> float:
-    copies = (each for each in report.seen.spans if each.kind is SpanKind.COPY)
-    return sum(each.end_s - each.start_s for each in copies)
 
 
 def _mostly_stages(report: TimingReport) -> bool:
