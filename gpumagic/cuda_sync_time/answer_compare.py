@@ -47,9 +47,10 @@ class ComparisonReport(Report):
                 return f"{new} takes {time} times as long as {base}{self._between()}"
             case Verdict.SAME:
                 return f"{new} and {base} take the same time, within 1 %"
-        more = result.more_pairs and count_text(result.more_pairs, "more pair")
         said = f"cannot tell whether {new} or {base} is faster"
-        return f"{said}: about {more} might" if more else said
+        if not result.more_pairs:
+            return said
+        return f"{said}: about {count_text(result.more_pairs, 'more pair')} might"
 
     def drawing(self) -> Any:
         """Both times, their ratio with its interval, and what to doubt."""
@@ -69,7 +70,7 @@ class ComparisonReport(Report):
     def _between(self) -> str:
         """The interval, in the words of the verdict; nothing where it has no width."""
         interval = self.result.interval
-        if interval is None or interval.low == interval.high:
+        if not interval or interval.low == interval.high:
             return ""
         low, high = interval.low, interval.high
         if self.result.verdict is Verdict.FASTER:
@@ -83,13 +84,12 @@ def _parts(report: ComparisonReport) -> Iterator[Any]:
     new, base = report._names  # noqa: SLF001 -- of the same file
     result = report.result
     ratio = report._ratio  # noqa: SLF001
-    floor_s = report.setting.floor_s
-    each_s = None if floor_s is None else floor_s / max(report.calls, 1)
+    each_s = report.setting.floor_s / report.calls
     times = [robust.median(seconds) for seconds in zip(*result.pairs, strict=True)]
     names = f"{base}, median", f"{new}, median"
     shown = [(name, measured(time, each_s)) for name, time in zip(names, times)]  # noqa: B905 -- no pairs, no times
     shown.reverse()
-    if result.interval is not None:
+    if result.interval:
         low, high, _ = result.interval
         text = f"{ratio(result.ratio)} [{ratio(low)} to {ratio(high)}]"
         shown.append((f"{new} over {base}", text))

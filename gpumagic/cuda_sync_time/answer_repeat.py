@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.findings import floor_text, measured, notes, where_measured
-from gpumagic.cuda_sync_time.records import FlagKind, Mode
+from gpumagic.cuda_sync_time.records import FlagKind, Mode, titled
 from gpumagic.report.record import Report
 from gpumagic.report.units import count_text, seconds_text, share_text, times_text
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gpumagic.cuda_sync_time.records import Flag, Samples, Setting
     from gpumagic.report.places import Code
+    from gpumagic.report.robust import Interval
 
     Text = Callable[[float], str]
 
@@ -24,6 +25,7 @@ _WAITS = {
     Mode.LATENCY: "each call is waited for (latency)",
     Mode.THROUGHPUT: "many calls, then one wait (throughput)",
 }
+_TICK_S = 1e-9  # what the clocks count in
 _DUST = 1e-6  # of a time, on a clock of whole nanoseconds
 
 
@@ -39,30 +41,34 @@ class RepeatedReport(Report):
     @property
     def headline(self) -> str:
         """The median, and where the true one lies."""
-        samples, text = self.samples, self.text
-        name = f"{self.code.name}: " if self.code.name else ""
-        if not samples.seconds:
-            return f"{name}no sample was taken"
-        said = f"{name}{text(samples.median_s)} a call"
+        samples = self.samples
+        said = titled(self.code.name, f"{self.text(samples.median_s)} a call")
         if self.is_exact:
             return f"{said}, the same in each run"
-        if samples.interval is None:
-            return f"{said}, the median of {count_text(len(samples.seconds), 'sample')}"
-        return f"{said} (median; 95 % interval: {_interval(samples, text)})"
+        if interval := samples.interval:
+            return f"{said} (median; 95 % interval: {self._ends(interval)})"
+        return f"{said}, the median of {count_text(len(samples.seconds), 'sample')}"
+
+    def _ends(self, interval: Interval) -> str:
+        """From where to where the true median lies, or how near the one found is."""
+        middle_s, (low, high) = self.samples.median_s, map(self.text, interval[:2])
+        if low != high:
+            return f"{low} to {high}"
+        away_s = max(interval.high - middle_s, middle_s - interval.low)
+        return f"within {share_text(away_s / middle_s)} of it"
 
     @property
     def is_exact(self) -> bool:
         """Whether there is nothing to tell apart, as on a simulated clock."""
-        seconds = self.samples.seconds or (0.0,)
-        apart_s = max(seconds) - min(seconds)
+        fastest_s, slowest_s = min(self.samples.seconds), max(self.samples.seconds)
         # On a model's clock times differ in what rounding leaves.
-        return apart_s <= (_DUST * max(seconds) if self.setting.label else 0.0)
+        dust = _DUST * bool(self.setting.label)
+        return slowest_s - fastest_s <= dust * slowest_s
 
     @property
     def text(self) -> Text:
         """Writes the time of a call; the floor is shared by the calls of a sample."""
-        floor_s, calls = self.setting.floor_s, max(self.samples.calls, 1)
-        return partial(measured, floor_s=None if floor_s is None else floor_s / calls)
+        return partial(measured, floor_s=self.setting.floor_s / self.samples.calls)
 
     def drawing(self) -> Any:
         """The samples in a picture, the figures that matter, and what to doubt."""
@@ -76,9 +82,8 @@ def sample_facts(
 ) -> Iterator[tuple[str, str | None]]:
     """What a sample is, and where it was taken."""
     yield "one sample", _WAITS[mode if calls > 1 else Mode.LATENCY]
-    if setting.floor_s is not None:
-        floor = f"measured as {floor_text(setting.floor_s)}; nothing is subtracted"
-        yield "an empty cell", floor
+    floor = f"measured as {floor_text(setting.floor_s)}; nothing is subtracted"
+    yield "an empty cell", floor
     yield from where_measured(setting).items()
 
 
@@ -89,8 +94,7 @@ def _parts(report: RepeatedReport) -> Iterator[Any]:
     drawn = len(samples.seconds) >= _DRAWN and not report.is_exact
     if drawn:
         yield Histogram("Samples by size", samples.seconds, text)
-    if figures := tuple(_figures(report)):
-        yield Grid("One call", figures)
+    yield Grid("One call", tuple(_figures(report)))
     # Where all samples are one figure, more of them would be the same one.
     told = [
         flag
@@ -117,26 +121,10 @@ def _parts(report: RepeatedReport) -> Iterator[Any]:
 
 def _figures(report: RepeatedReport) -> Iterator[tuple[str, str]]:
     samples, text = report.samples, report.text
-    if not samples.seconds:
-        return
     if not report.is_exact:
         low, high = samples.quartiles
         yield "fastest", text(min(samples.seconds))
         yield "middle half", f"{text(low)} to {text(high)}"
-    if samples.first_s is not None:
-        first = measured(samples.first_s, report.setting.floor_s)
-        ratio = samples.first_s / samples.median_s if samples.median_s else 1.0
-        more = f": {times_text(ratio)} the median" if ratio > 1 else ""
-        yield "the very first call", f"{first}, before any warming up{more}"
-
-
-def _interval(samples: Samples, text: Text) -> str:
-    """From where to where the true median lies, or how near the one found is."""
-    interval = samples.interval
-    if interval is None:
-        return "too few samples for an interval"
-    low, high = text(interval.low), text(interval.high)
-    if low != high:
-        return f"{low} to {high}"
-    away = max(interval.high - samples.median_s, samples.median_s - interval.low)
-    return f"within {share_text(away / samples.median_s)} of it"
+    first = measured(samples.first_s, report.setting.floor_s)
+    times = times_text(samples.first_s / max(samples.median_s, _TICK_S))
+    yield "the very first call", f"{first}, before any warming up: {times} the median"

@@ -14,7 +14,7 @@ from gpumagic.cuda_sync_time.findings import (
     notes,
     where_measured,
 )
-from gpumagic.cuda_sync_time.records import Bound, FlagKind
+from gpumagic.cuda_sync_time.records import NOTHING_SEEN, Bound, FlagKind
 from gpumagic.report.record import Report
 from gpumagic.report.units import (
     devices_text,
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
         Setting,
         SyncPoint,
     )
-    from gpumagic.report.events import SpanKind, TraceSpan
+    from gpumagic.report.events import SpanKind
     from gpumagic.report.places import Code
 
 _HARDLY_WAITED = 0.05  # of the time: less says that the device kept up
 _MOSTLY_WAITED = 0.5
 _ABOVE_THE_FLOOR = 1.1  # no figure is finer than a tenth of it
-_ALONE, _WITH_A_TABLE = 10, 6  # lanes
+_LANES, _LANES_OF_A_TABLE = 10, 4
 _LINES_IN_SIGHT = 8
 _LONGEST_CODE = 34
 
@@ -61,46 +61,38 @@ class TimingReport(Report):
     # where nobody looked: the lines that were seen to wait for a value of a tensor
     reads: tuple[SyncPoint, ...] = ()
     profile: Profile | None = None
-    activity: Activity | None = None  # who was busy when, where there is no `profile`
-    # what each line took; None if nobody looked
-    lines: tuple[LineTime, ...] | None = None
+    activity: Activity = NOTHING_SEEN  # who was busy when, where there is no `profile`
+    lines: tuple[LineTime, ...] = ()  # what each line took, if asked
     # the line that waited longest for batches of a DataLoader, if one did
     loading: SyncPoint | None = None
     # operations whose simulated time is a guess, be they in this cell or earlier ones
     guessed: tuple[str, ...] = ()
 
     @property
-    def busy_s(self) -> float | None:
-        """How long at least one device was busy; None where nobody saw that."""
-        if self.profile is not None:
-            return self.profile.busy_s if self.profile.sees_devices else None
-        return None if self.activity is None else self.activity.busy_s
-
-    @property
-    def spans(self) -> tuple[TraceSpan, ...]:
-        """What was seen, by the profiler or without it."""
-        seen = self.profile or self.activity
-        return () if seen is None else seen.spans
+    def seen(self) -> Activity:
+        """Who was busy when, by the profiler or without it."""
+        return self.profile or self.activity
 
     @property
     def bound(self) -> Bound:
         """What it spent its time on; a wait that an empty cell has, too, is none."""
-        run = self.run
-        if not run.uses_device:
+        waited_s, elapsed_s = self.run.waited_s, self.run.elapsed_s
+        if not self.run.uses_device:
             return Bound.HOST_ONLY
-        share = run.waited_s / run.elapsed_s if run.elapsed_s > 0 else 0.0
-        if share < _HARDLY_WAITED or not self.tells(run.waited_s):
+        if waited_s < _HARDLY_WAITED * elapsed_s or not self.tells(waited_s):
             return Bound.HOST
-        return Bound.DEVICE if share > _MOSTLY_WAITED else Bound.OVERLAPPED
+        if waited_s > _MOSTLY_WAITED * elapsed_s:
+            return Bound.DEVICE
+        return Bound.OVERLAPPED
 
     def tells(self, seconds: float) -> bool:
         """Whether a time is more than an empty cell shows, as far as digits tell."""
-        return seconds > (self.setting.floor_s or 0.0) * _ABOVE_THE_FLOOR
+        return seconds > self.setting.floor_s * _ABOVE_THE_FLOOR
 
     def seconds_of(self, kind: SpanKind) -> float:
         """How long one thread of the host did that before the code returned."""
-        until_s = self.run.naive_s
-        its = (each for each in self.spans if each.kind is kind and not each.thread)
+        until_s, seen = self.run.naive_s, self.seen.spans
+        its = (each for each in seen if each.kind is kind and not each.thread)
         return sum(max(min(each.end_s, until_s) - each.start_s, 0.0) for each in its)
 
     def text(self, seconds: float | None) -> str:
@@ -142,10 +134,10 @@ class BriefReport(Report):
 def _in_sight(report: TimingReport) -> Iterator[Any]:
     from gpumagic.cuda_sync_time.view_busy import picture
 
-    tables = _tables(report)
+    tables = _tables(report)[:1]
     if _has_picture(report) and not report.lines:
-        yield picture(report, most=_WITH_A_TABLE if tables else _ALONE)
-    yield from tables[:1]
+        yield picture(report, most=_LANES - _LANES_OF_A_TABLE * len(tables))
+    yield from tables
     yield from _notes(report)
 
 
@@ -160,28 +152,27 @@ def _notes(report: TimingReport) -> Iterator[Any]:
         for flag in report.flags
         if flag not in weighty and flag.kind is not FlagKind.LOOKED_ON
     ]
-    if report.failed is not None:
+    if report.failed:
         text = "the time ends at the error: code that works takes another one"
         yield Note("problem", text)
     yield from notes(weighty, report.setting)
-    if report.failed is None:
+    if not report.failed:
         once = any(each.kind in COSTS_ONCE for each in weighty)
         yield from (Note("note", *said) for said in verdict.advice(report, once=once))
     if profile := report.profile:
         if profile.problem:
-            yield Note("warning", profile.problem, profile.hint or "")
+            yield Note("warning", profile.problem, profile.hint)
         if profile.saved_as:
             yield Note("note", f"{profile.saved_as} is for https://ui.perfetto.dev")
     yield from notes(others, report.setting)
 
 
 def _has_picture(report: TimingReport) -> bool:
-    profile = report.profile
     if verdict.too_short(report):
         return False
-    if report.run.uses_device or profile is None:
-        return report.run.uses_device
-    return bool(profile.spans) and not profile.operators
+    profile = report.profile
+    has_spans = bool(profile and profile.spans and not profile.operators)
+    return report.run.uses_device or has_spans
 
 
 def _tables(report: TimingReport) -> list[Any]:
@@ -194,9 +185,9 @@ def _tables(report: TimingReport) -> list[Any]:
     if report.syncs:
         tables.append(_wait_table(report.syncs))
     profile = report.profile
-    if profile is not None and profile.kernels:
+    if profile and profile.kernels:
         tables.append(kernel_table(profile, report.guessed))
-    elif profile is not None and profile.operators:
+    elif profile and profile.operators:
         tables.append(operators_table(profile.operators))
     return tables
 
@@ -204,70 +195,79 @@ def _tables(report: TimingReport) -> list[Any]:
 def _wait_table(syncs: tuple[SyncPoint, ...]) -> Any:
     from gpumagic.drawing import Column, Property, Table
 
-    def place(sync: SyncPoint) -> str:
-        """Where it waits, and which line of the cell led there."""
-        where = sync.line.where if sync.line else "not in the user's code"
-        return f"{where}, from {sync.caller.where}" if sync.caller else where
-
-    def waited(sync: SyncPoint) -> str | None:
-        return None if sync.waited_s is None else seconds_text(sync.waited_s)
-
     properties = (
-        Property(Column("Line"), place),
-        Property(Column("Code"), lambda sync: sync.line.source if sync.line else ""),
+        Property(Column("Line"), lambda sync: sync.where),
+        Property(Column("Code"), lambda sync: sync.line.source),
         Property(Column("What waits"), lambda sync: sync.what),
         Property(Column("Count", number=True), lambda sync: f"{sync.times:,}"),
-        Property(Column("Waited", number=True), waited),
+        Property(
+            Column("Waited", number=True), lambda sync: seconds_text(sync.waited_s)
+        ),
     )
     return Table.of("Lines that make the host wait", properties, syncs, name="waits")
 
 
-def _line_table(report: TimingReport, *, whole: bool = False) -> Any:
-    """The dearest lines in the order of the code, or all of them."""
-    from gpumagic.drawing import Column, Meter, Property, Table
+def _line_table(report: TimingReport) -> Any:
+    """The dearest lines, in the order of the code."""
+    from gpumagic.drawing import Table
 
-    lines, length_s = report.lines or (), report.run.elapsed_s
-    most_s = max((each.device_s or 0.0 for each in lines), default=0.0)
-    most_host_s = max((each.host_s for each in lines), default=0.0)
+    lines, most_s = report.lines, _most_of_a_line_s(report)
+    most_host_s = max(each.host_s for each in lines)
+
+    def weight(each: LineTime) -> float:
+        return max(_share(each.host_s, most_host_s), _share(each.device_s, most_s))
+
+    kept = sorted(lines, key=weight, reverse=True)[:_LINES_IN_SIGHT]
+    caption = "Time by line"
+    if len(kept) < len(lines):
+        caption += f": the {len(kept)} that took most of {len(lines)}"
+    shown = [each for each in lines if each in kept]
+    return Table.of(caption, _line_columns(report), shown)
+
+
+def _line_columns(report: TimingReport) -> list[Any]:
+    from gpumagic.drawing import Column, Meter, Property
+
+    most_s = _most_of_a_line_s(report)
 
     def bar(seconds: float | None, whole_s: float) -> Any:
         text = seconds_text(seconds)
         return Meter(_share(seconds, whole_s), text, is_short=True) if seconds else "-"
 
-    def weight(each: LineTime) -> float:
-        return max(_share(each.host_s, most_host_s), _share(each.device_s, most_s))
-
     def place(each: LineTime) -> str:
-        is_here = each.number is not None
-        return str(each.number) if is_here else each.line.where.replace(", line ", ":")
+        return str(each.number or each.line.where.replace(", line ", ":"))
 
-    kept = sorted(lines, key=weight, reverse=True)[:_LINES_IN_SIGHT]
-    shown = [each for each in lines if whole or each in kept]
-    caption = "" if whole else "Time by line"
-    if len(shown) < len(lines):
-        caption += f": the {len(shown)} that took most of {len(lines)}"
-    runs = Property(Column("Runs", number=True), lambda each: f"{each.runs:,}")
-    device = Property(Column("GPU"), lambda each: bar(each.device_s, most_s))
-    properties = (
-        Property(Column("Line"), place),
-        *((runs,) if whole else ()),
-        Property(Column("Host"), lambda each: bar(each.host_s, length_s)),
-        *((device,) if any(each.device_s is not None for each in lines) else ()),
-        Property(
-            Column("Code"),
-            lambda each: shortened(each.line.source or "", _LONGEST_CODE),
-        ),
-    )
-    return Table.of(caption, properties, shown)
+    def code(each: LineTime) -> str:
+        return shortened(each.line.source or "", _LONGEST_CODE)
+
+    def host(each: LineTime) -> Any:
+        return bar(each.host_s, report.run.elapsed_s)
+
+    columns = [Property(Column("Line"), place), Property(Column("Host"), host)]
+    if any(each.device_s is not None for each in report.lines):
+        columns.append(Property(Column("GPU"), lambda each: bar(each.device_s, most_s)))
+    return [*columns, Property(Column("Code"), code)]
+
+
+def _most_of_a_line_s(report: TimingReport) -> float:
+    return max((each.device_s or 0.0 for each in report.lines), default=0.0)
 
 
 def _share(seconds: float | None, whole_s: float) -> float:
-    return min((seconds or 0.0) / whole_s, 1.0) if whole_s else 0.0
+    return min((seconds or 0.0) / (whole_s or 1.0), 1.0)
 
 
 def _folded(report: TimingReport) -> Iterator[Any]:
     from gpumagic.cuda_sync_time.view_busy import picture, profile_details
-    from gpumagic.drawing import Details, Grid, Paragraph, how_measured
+    from gpumagic.drawing import (
+        Column,
+        Details,
+        Grid,
+        Paragraph,
+        Property,
+        Table,
+        how_measured,
+    )
 
     for table in _tables(report)[1:]:
         yield Details(table.caption, (replace(table, caption=""),), table.name)
@@ -276,12 +276,15 @@ def _folded(report: TimingReport) -> Iterator[Any]:
             "Host is the time at a line, with all that it has called. GPU is what was "
             "launched meanwhile, wherever it ran: kernels and copies added up."
         )
-        table = _line_table(report, whole=True)
+        columns = _line_columns(report)
+        runs = Property(Column("Runs", number=True), lambda each: f"{each.runs:,}")
+        columns.insert(1, runs)
+        table = Table.of("", columns, report.lines)
         yield Details("Time of every line", (table, meaning), "lines")
         if _has_picture(report):
-            drawn = picture(report, most=_ALONE)
+            drawn = picture(report, most=_LANES)
             yield Details(drawn.caption, (replace(drawn, caption=""),), "timeline")
-    if report.profile is not None:
+    if report.profile:
         yield from profile_details(report.profile, report.setting)
     yield how_measured(
         Grid("", tuple(_facts(report))), Paragraph("\n".join(_remarks(report)))
@@ -301,13 +304,14 @@ def _facts(report: TimingReport) -> Iterator[tuple[str, str | None]]:
             ("earlier work, not counted", run.backlog_s),
         ):
             yield name, "none" if seconds == 0 else report.text(seconds)
-        for event in run.events:
-            where = devices_text(setting.kind, [event.device])
-            yield f"{where}, by events", report.text(event.elapsed_s)
+        for device, seconds in run.events.items():
+            where = devices_text(setting.kind, [device])
+            yield f"{where}, by events", report.text(seconds)
     else:
         yield "measured", "from the first line to the last, by the host's clock"
-    yield "an empty cell (the floor)", floor_text(setting.floor_s)
-    if run.simulated_in_s is not None:
+    if setting.floor_s:
+        yield "an empty cell (the floor)", floor_text(setting.floor_s)
+    if run.simulated_in_s:
         took = seconds_text(run.simulated_in_s)
         yield "simulated in", f"{took} of this machine's own time"
     yield from where_measured(setting).items()
@@ -315,14 +319,14 @@ def _facts(report: TimingReport) -> Iterator[tuple[str, str | None]]:
 
 def _remarks(report: TimingReport) -> Iterator[str]:
     """What has to be known of the figures."""
-    if report.setting.floor_s is not None:
+    if report.setting.floor_s:
         yield "The floor is not subtracted, and no figure is finer than a tenth of it."
     looked = [each for each in report.flags if each.kind is FlagKind.LOOKED_ON]
     for note in notes(looked, report.setting):
         yield f"{note.text}: {note.hint}."
     if report.setting.label:
         yield "The clock is that of the model: Python's own time is not on it."
-    if _has_picture(report) and report.run.uses_device and report.busy_s is None:
+    if _has_picture(report) and report.run.uses_device and report.seen.busy_s is None:
         yield (
             "Where the GPU is perhaps busy, only a trace knows: --profile takes one. "
             "Without it, copies are drawn as kernels."

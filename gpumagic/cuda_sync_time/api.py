@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -10,7 +11,7 @@ from gpumagic.cuda_sync_time import bench
 from gpumagic.cuda_sync_time.bench import Candidate
 from gpumagic.cuda_sync_time.instruments import Instruments
 from gpumagic.cuda_sync_time.one_run import OneRun, RaceRun
-from gpumagic.cuda_sync_time.records import BUDGET_S, Mode, Options
+from gpumagic.cuda_sync_time.records import BUDGET_S, Options
 from gpumagic.devices.nvidia import open_driver
 from gpumagic.report.places import Code
 
@@ -66,7 +67,7 @@ def watch(
     syncs: bool = False,
     profile: bool = False,
     trace_file: str | None = None,
-    trace_s: float | None = None,
+    trace_s: float = math.inf,
 ) -> Iterator[Watched]:
     """Time a `with` block; its report is there when it has ended, even by an error.
 
@@ -107,11 +108,7 @@ def repeat(
             the values of a simulated device take this machine long.
         mode: "latency" waits after each call, "throughput" after many.
     """
-    options = Options(
-        samples=samples,
-        budget_s=budget_s,
-        mode=None if mode is None else Mode(mode),
-    )
+    options = Options(samples=samples, budget_s=budget_s, mode=mode)
     candidate = Candidate(_code(function, name), _repeating(function))
     return bench.repeat(Instruments(open_driver), candidate, options)
 
@@ -136,9 +133,7 @@ def compare(  # noqa: PLR0913 -- one for each option
             the values of a simulated device take this machine long.
         mode: "latency" waits after each call, "throughput" after many.
     """
-    options = Options(
-        samples=samples, budget_s=budget_s, mode=None if mode is None else Mode(mode)
-    )
+    options = Options(samples=samples, budget_s=budget_s, mode=mode)
     base_name, newer_name = names or (None, None)
     return bench.compare(
         Instruments(open_driver),
@@ -172,7 +167,7 @@ def _timed(watched: Watched, options: Options, code: Code) -> Iterator[None]:
             yield
     finally:
         watched.report = run.report(code)
-    if run.late_error is not None:
+    if run.late_error:
         raise run.late_error
 
 

@@ -17,13 +17,6 @@ from gpumagic.devices.now import loads
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpumagic.cuda_sync_time.records import Options
-    from gpumagic.cuda_sync_time.sampling import Body
-    from gpumagic.devices.protocols import Runtime
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpumagic.cuda_sync_time.instruments import Instruments
     from gpumagic.cuda_sync_time.records import Flag, Options
     from gpumagic.cuda_sync_time.sampling import Body
@@ -45,7 +38,7 @@ def repeat(
     instruments: Instruments,
     candidate: Candidate,
     options: Options,
-    progress: Progress | None = None,
+    progress: Progress = sampling.untold,
 ) -> RepeatedReport:
     """Sample one code; raises what it raises."""
     runtime = instruments.runtime()
@@ -70,7 +63,7 @@ def compare(
     base: Candidate,
     newer: Candidate,
     options: Options,
-    progress: Progress | None = None,
+    progress: Progress = sampling.untold,
 ) -> ComparisonReport:
     """Sample two codes in turn; raises what they raise."""
     runtime = instruments.runtime()

@@ -30,7 +30,7 @@ class Finding(NamedTuple):
     severity: NoteKind
     text: str
     hint: str = ""
-    once: bool = False  # said once in a row of reports, as it is of the machine
+    word: str = ""  # of what is said once in a row of reports, as of the machine
 
 
 FINDINGS = {
@@ -55,13 +55,13 @@ FINDINGS = {
     FlagKind.ERROR_AT_END: Finding(
         "problem",
         "an error was reported only by the wait at the end; the launch that failed "
-        "was earlier{names}",
+        "was earlier: {said}",
         "CUDA_LAUNCH_BLOCKING=1, set before a restart, shows the line",
     ),
     FlagKind.NOT_DRAINED: Finding(
         "problem",
         "what was still running at the end is unknown: it could not be waited "
-        "for{names}",
+        "for: {said}",
         "restart the kernel if the device no longer answers",
     ),
     FlagKind.UNSEEN: Finding(
@@ -69,7 +69,7 @@ FINDINGS = {
         "CUDA has been started in this process, but not by a torch that could wait for "
         "it: work on the GPU is not part of the time",
         "import a torch with CUDA first: it waits for other libraries' work, too",
-        once=True,
+        "unseen GPU",
     ),
     FlagKind.INTERRUPTED: Finding(
         "warning",
@@ -96,7 +96,7 @@ FINDINGS = {
     ),
     FlagKind.LIMITED: Finding(
         "warning",
-        "something held the clock of {device} down{names}",
+        "something held the clock of {device} down: {said}",
         "--vs measures two codes in turn, so that both meet the same limit",
     ),
     FlagKind.SHARED: Finding(
@@ -109,15 +109,15 @@ FINDINGS = {
         "CUDA_LAUNCH_BLOCKING is set: every launch waits for its kernel, so nothing "
         "overlaps",
         "take it out of the environment and restart the kernel",
-        once=True,
+        "blocking",
     ),
     FlagKind.LOOKED_ON: Finding(
         "note",
         "{said} takes time of its own",
         "leave it away for the time itself",
-        once=True,
+        "looked on",
     ),
-    FlagKind.UNWATCHED: Finding("note", "{said}", once=True),
+    FlagKind.UNWATCHED: Finding("note", "{said}", word="unwatched"),
     FlagKind.LINES_CUT: Finding(
         "warning",
         "line recording stopped early; the end of the run is missing",
@@ -160,19 +160,18 @@ def _note(same: list[Flag], setting: Setting) -> Note:
     kind, names, amount = same[0].kind, same[0].names, same[0].amount
     finding = FINDINGS[kind]
     numbers = [each.device for each in same if each.device is not None]
-    device = devices_text(setting.kind, numbers) if numbers else "the device"
+    device = devices_text(setting.kind, numbers) or "the device"
     said = listed(names, ", ", MOST_NAMES)
     text = finding.text.format(
         time=measured(amount, setting.floor_s),
         times=on_each(how_often, [each.amount for each in same]),
-        amount=UNKNOWN if amount is None else f"{amount:,.0f}",
+        amount=f"{amount:,.0f}",
         said=said or UNKNOWN,
-        names=f": {said}" if names else "",
-        started=f"{said} on {device}" if names else device,
+        started=" on ".join(filter(None, (said, device))),
         device=device,
     )
-    word = kind.value if finding.once else ""
-    return Note(finding.severity, text, finding.hint.format(kind=setting.kind), word)
+    hint = finding.hint.format(kind=setting.kind)
+    return Note(finding.severity, text, hint, finding.word)
 
 
 def where_measured(setting: Setting) -> dict[str, str]:
@@ -193,17 +192,17 @@ _MINUTE_S = 59.5
 _DUST = 1e-9  # what sums and differences of times leave behind their last digit
 
 
-def measured(seconds: float | None, floor_s: float | None) -> str:
+def measured(seconds: float | None, floor_s: float) -> str:
     """A measured time with three digits, and nothing finer than a tenth of the floor.
 
     >>> measured(0.0843, 21e-6), measured(0.000403, 21e-6), measured(4e-6, 21e-6)
     ('84.3 ms', '400 us', 'below 21 us (the floor)')
-    >>> measured(0.0843, None), measured(0.00123456, 1e-3), measured(None, 1e-3)
+    >>> measured(0.0843, 0.0), measured(0.00123456, 1e-3), measured(None, 1e-3)
     ('84.3 ms', '1.2 ms', 'unknown')
     """
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
-    if floor_s is None or not floor_s > 0:
+    if not floor_s > 0:
         return seconds_text(seconds)
     if seconds < floor_s * (1 - _DUST):
         return f"below {floor_text(floor_s)} (the floor)"
@@ -213,13 +212,13 @@ def measured(seconds: float | None, floor_s: float | None) -> str:
     return _to_step(seconds, step_s)
 
 
-def floor_text(floor_s: float | None) -> str:
+def floor_text(floor_s: float) -> str:
     """The floor itself, with two digits: it was measured like everything else.
 
     >>> floor_text(21.4e-6), floor_text(1.04e-6), floor_text(9.96e-5)
     ('21 us', '1.0 us', '100 us')
     """
-    if floor_s is None or not floor_s > 0:
+    if not floor_s > 0:
         return seconds_text(floor_s)
     return _to_step(floor_s, 10.0 ** (math.floor(math.log10(floor_s)) - 1))
 

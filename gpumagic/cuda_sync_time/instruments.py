@@ -41,20 +41,19 @@ class Instruments:
         # best, once torch has been imported for it.
         self.runtime: Callable[[], Runtime] = runtime_now
         self.torch_runtime: Callable[[], Runtime] = open_runtime
-        if runtime is not None:
+        if runtime:
             self.runtime = self.torch_runtime = lambda: runtime
         # Asking the CPU takes a while.
         self._cpu_name: tuple[str | None] | tuple[()] = ()
 
-    def setting(self, runtime: Runtime, *, floor_s: float | None = None) -> Setting:
+    def setting(self, runtime: Runtime, *, floor_s: float = 0.0) -> Setting:
         """Where it was measured; starts nothing."""
-        torch = loaded_torch()
         return Setting(
             kind=word_of(runtime.kind),
             label=_label(runtime),
             devices=self._devices(runtime),
             floor_s=floor_s,
-            torch_version=None if torch is None else str(torch.__version__),
+            torch_version=str(getattr(loaded_torch(), "__version__", "")),
         )
 
     def _devices(self, runtime: Runtime) -> tuple[tuple[int, str | None], ...]:
@@ -70,8 +69,9 @@ class Instruments:
 
 def unseen_flags(runtime: Runtime) -> tuple[Flag, ...]:
     """CUDA that something else has started, where there is nothing to wait with."""
-    can_wait = runtime.kind != "cpu" or simulated_box() is not None
-    return () if can_wait or not driver_initialised() else (Flag(FlagKind.UNSEEN),)
+    if runtime.kind != "cpu" or simulated_box() or not driver_initialised():
+        return ()
+    return (Flag(FlagKind.UNSEEN),)
 
 
 def _label(runtime: Runtime) -> str:
@@ -97,9 +97,9 @@ class Floors:
         self._find_driver = find_driver
         self._floors_s: dict[_Key, float] = {}
 
-    def known(self, runtime: Runtime) -> float | None:
-        """That of a cell, as measured before; None if it was not. Waits for nothing."""
-        return self._floors_s.get(_key(runtime, alone=True))
+    def known(self, runtime: Runtime) -> float:
+        """That of a cell, as measured before; 0 if it was not. Waits for nothing."""
+        return self._floors_s.get(_key(runtime, alone=True), 0.0)
 
     def floor_s(self, runtime: Runtime, *, alone: bool = False) -> float:
         """The floor now; measured once, when the devices in use are idle."""
@@ -114,21 +114,22 @@ class Floors:
         _empty_s(runtime)
         if runtime.simulated:  # its clock has no noise, and is moved by each
             return _empty_s(runtime)
-        cold = alone and is_in_use(runtime)
-        longest_s = _LONGEST_OF_CELLS_S if cold else _LONGEST_S
+        take, longest_s = _empty_s, _LONGEST_S
+        if alone and is_in_use(runtime):
+            take, longest_s = self._empty_cell_s, _LONGEST_OF_CELLS_S
         until = time.perf_counter() + longest_s
         taken: list[float] = []
         while len(taken) < _FEWEST or (
             len(taken) < _WINDOWS and time.perf_counter() < until
         ):
-            taken.append(self._empty_cell_s(runtime) if cold else _empty_s(runtime))
+            taken.append(take(runtime))
         return robust.median(taken)
 
     def _empty_cell_s(self, runtime: Runtime) -> float:
         around = AroundCell(lambda: runtime, [EnvironmentWatch(self._find_driver)])
         around.begin()
         ended = around.end()
-        if ended.late_error is not None:
+        if ended.late_error:
             raise ended.late_error
         return ended.elapsed_s
 
@@ -145,7 +146,7 @@ def _empty_s(runtime: Runtime) -> float:
     if not window.uses_device:
         return (returned_ns - window.started_ns) / 1e9
     ending = last_wait(window, None)
-    if ending.late_error is not None:
+    if ending.late_error:
         raise ending.late_error
     ended_ns = ending.waited.all_ns if ending.waited else runtime.now_ns()
     return (ended_ns - window.started_ns) / 1e9
@@ -164,23 +165,28 @@ class Environment:
 
     # the caching allocator's counters
     counters: Mapping[int, Mapping[str, Any] | None] = field(default_factory=dict)
-    compilations: int | None = 0  # how much torch.compile had taken; None is unknown
+    compilations: int = 0  # how much torch.compile had taken
     # the libraries of kernels in use, where that is known
     libraries: Mapping[int, frozenset[str]] = field(default_factory=dict)
     loads: Mapping[int, GpuLoad] = field(default_factory=dict)  # what the driver says
 
     @classmethod
-    def now(cls, runtime: Runtime, driver: Driver | None = None) -> Self:
+    def now(cls, runtime: Runtime, driver: Driver) -> Self:
         """That of this moment; a driver is asked only where a GPU is in use."""
-        torch = loaded_torch()
         devices = runtime.devices_in_use() if is_in_use(runtime) else ()
         simulated = devices if runtime.simulated else ()
         return cls(
             counters={each: runtime.memory_stats(each) for each in devices},
-            compilations=0 if torch is None else torch_private.compilations(torch),
+            compilations=compilations(),
             libraries={each: libraries_started(each) for each in simulated},
-            loads={} if driver is None else loads(driver, runtime),
+            loads=loads(driver, runtime),
         )
+
+
+def compilations() -> int:
+    """How much torch.compile has taken so far; 0 as well where torch does not tell."""
+    torch = loaded_torch()
+    return (torch and torch_private.compilations(torch)) or 0
 
 
 class EnvironmentWatch(Observer):
@@ -225,12 +231,11 @@ def _changes(before: Environment, after: Environment) -> Iterator[Flag]:
         )
         if calls > 0:
             yield Flag(FlagKind.DRIVER_CALLS, amount=calls, device=device)
-    if before.compilations is not None and after.compilations is not None:
-        # Fewer than before: the user has cleared the counters, and then compiled.
-        cleared = after.compilations < before.compilations
-        compiled = after.compilations - (0 if cleared else before.compilations)
-        if compiled > 0:
-            yield Flag(FlagKind.COMPILED, amount=compiled)
+    compiled = after.compilations - before.compilations
+    if compiled < 0:  # the user has cleared the counters, and then compiled
+        compiled = after.compilations
+    if compiled > 0:
+        yield Flag(FlagKind.COMPILED, amount=compiled)
     yield from load_flags(before.loads, after.loads)
 
 

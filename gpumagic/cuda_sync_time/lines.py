@@ -12,8 +12,7 @@ import sys
 import time
 from array import array
 from bisect import bisect_left
-from collections import defaultdict
-from dataclasses import dataclass
+from collections import Counter
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -63,7 +62,7 @@ class LineTracer:
 
     def start(self) -> None:
         """Note lines from now on."""
-        if sys.gettrace() is not None:
+        if sys.gettrace():
             raise GpuMagicError(
                 "a debugger or a coverage tool is watching each line already",
                 "end it first, or leave --lines away",
@@ -76,27 +75,34 @@ class LineTracer:
             sys.settrace(None)
             self._come_to(_OUTSIDE)
 
-    def by_line(self, spans: Iterable[TraceSpan], began_ns: int) -> list[_Sums]:
-        """What each line came to."""
-        places = {line: _Sums(line) for line in self._lines[1:]}
-        for line, runs in zip(self._lines[1:], self._runs[1:], strict=True):
-            places[line].runs += runs
-        stays_ns: defaultdict[int, int] = defaultdict(int)
+    def host_by_line(self) -> dict[Line, tuple[int, float]]:
+        """How often each line began, and how many seconds the host was at it."""
+        runs: Counter[Line] = Counter()
+        for line, count in zip(self._lines[1:], self._runs[1:], strict=True):
+            runs[line] += count
+        stays_ns: Counter[int] = Counter()
         for place, (since_ns, until_ns) in zip(
             self._steps[:-1], pairwise(self._times), strict=True
         ):
             stays_ns[place] += until_ns - since_ns
+        host_ns: Counter[Line] = Counter()
         for place, length_ns in stays_ns.items():
             for line in self._path(place):
-                places[line].host_s += length_ns / 1e9
+                host_ns[line] += length_ns
+        return {line: (count, host_ns[line] / 1e9) for line, count in runs.items()}
+
+    def device_by_line(
+        self, spans: Iterable[TraceSpan], began_ns: int
+    ) -> dict[Line, tuple[float, int]]:
+        """How many seconds what each line launched took, and how many they were."""
+        found = dict.fromkeys(self._lines, (0.0, 0))
         for span in spans:
             if span.kind not in DEVICE_KINDS or span.launched_s is None:
                 continue
-            took_s = span.end_s - span.start_s
             for line in self._path(self._at(began_ns + round(span.launched_s * 1e9))):
-                places[line].device_s += took_s
-                places[line].launches += 1
-        return list(places.values())
+                took_s, launches = found[line]
+                found[line] = took_s + span.end_s - span.start_s, launches + 1
+        return found
 
     # -------------------------------------------------------------- while it runs
 
@@ -118,13 +124,12 @@ class LineTracer:
 
     def _place(self, caller: int, file: str, number: int) -> int:
         key = caller, file, number
-        place = self._known.get(key)
-        if place is None:
-            place = self._known[key] = len(self._lines)
+        if key not in self._known:
+            self._known[key] = len(self._lines)
             self._lines.append((file, number))
             self._parents.append(caller)
             self._runs.append(0)
-        return place
+        return self._known[key]
 
     def _come_to(self, place: int) -> None:
         self._now = place
@@ -152,15 +157,6 @@ class LineTracer:
         if at > 0 and self._steps[at] == _OUTSIDE:
             at -= moment_ns - self._times[at] < _BEHIND_NS
         return self._steps[at] if at >= 0 else _OUTSIDE
-
-
-@dataclass
-class _Sums:
-    line: Line
-    runs: int = 0
-    host_s: float = 0.0
-    device_s: float = 0.0
-    launches: int = 0
 
 
 class LineWatcher(Observer):
@@ -213,22 +209,19 @@ class LineWatcher(Observer):
 
     def lines(
         self, profile: Profile | None, began_ns: int | None
-    ) -> tuple[LineTime, ...] | None:
-        """What each line came to, those of the cell first; None if nobody asked."""
-        if not self._asked:
-            return None
-        began_ns = self._began_ns if began_ns is None else began_ns
-        # No devices at all where they are missing from the trace.
-        seen = profile is not None and not profile.problem
-        sums = self._tracer.by_line(profile.spans if profile and seen else (), began_ns)
-        sums.sort(key=lambda each: (not self._in_cell(each.line[0]), each.line))
+    ) -> tuple[LineTime, ...]:
+        """What each line came to, if asked; those of the cell first."""
+        host, device = self._tracer.host_by_line(), {}
+        if profile and not profile.problem:
+            since_ns = began_ns or self._began_ns
+            device = self._tracer.device_by_line(profile.spans, since_ns)
+        ordered = sorted(host, key=lambda line: (not self._in_cell(line[0]), line))
         return tuple(
             LineTime(
-                line_in(*each.line),
-                each.line[1] if self._in_cell(each.line[0]) else None,
-                each.runs,
-                each.host_s,
-                *((each.device_s, each.launches) if seen else ()),
+                line_in(*line),
+                line[1] if self._in_cell(line[0]) else None,
+                *host[line],
+                *device.get(line, (None, None)),
             )
-            for each in sums
+            for line in ordered
         )

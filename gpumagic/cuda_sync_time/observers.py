@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
-import math
 import sys
 import threading
 import time
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda_sync_time.records import (
+    LIBRARY,
+    NOTHING_SEEN,
     Activity,
     Flag,
     FlagKind,
@@ -97,12 +98,10 @@ class SyncWatcher(Observer):
 
     def calls(self, kind: str) -> list[SyncCall] | None:
         """What made the host wait on this kind of device; None if nobody looked."""
-        if self._calls is not None and kind not in ("cpu", self._kind):
-            self._calls = None  # another kind of device was watched
-            self._unwatched = (
-                "this cell itself has imported torch, or started the device"
-            )
-        return self._calls
+        if kind in ("cpu", self._kind):
+            return self._calls
+        self._unwatched = "this cell itself has imported torch, or started the device"
+        return None
 
     def flags(self, kind: str) -> tuple[Flag, ...]:
         """How looking on has to be taken into account."""
@@ -133,18 +132,18 @@ class CallWatcher(Observer):
 
     def start(self, runtime: Runtime) -> None:
         """Note them from now on."""
-        torch = loaded_torch()
+        torch: Any = loaded_torch()
         loaders = sys.modules.get("torch.utils.data.dataloader")
         self._places = Places(tuple(map(str, getattr(torch, "__path__", ()))))
         self._thread, self._now_ns = threading.get_ident(), runtime.now_ns
         # The base of the iterators has no public name, and nothing else sees each.
         iterators = getattr(loaders, "_BaseDataLoaderIter", None)
         fetch = getattr(iterators, "__next__", None)
-        if fetch is not None:
+        if fetch:
             self._put_round(iterators, "__next__", fetch, _LOADER)
         version = getattr(torch, "version", None)
         has_cuda = getattr(version, "cuda", None) or getattr(version, "hip", None)
-        if torch is None or not (has_cuda and self._for_values) or simulated_box():
+        if not (has_cuda and self._for_values) or simulated_box():
             return
         # Looked up all at once: since 3.13 Python caches no methods of a class that has
         # been looked through between a thousand changes.
@@ -210,71 +209,37 @@ class CallWatcher(Observer):
         ]
 
 
-class Onlooker(Observer):
-    """Notes who is busy when on a simulated machine: that takes none of its time."""
-
-    def __init__(self, *, looks: bool) -> None:
-        self.looks = looks
-        self._watch = ExitStack()
-        self._tracing: Tracing | None = None
-
-    def start(self, runtime: Runtime) -> None:
-        """Note it from now on."""
-        if self.looks and runtime.simulated:
-            # During a capture nothing runs that could be seen.
-            with suppress(DeviceError):
-                self._tracing = self._watch.enter_context(watch_work())
-
-    def begin(self) -> None:
-        """What is noted from here on belongs to the run."""
-        if self._tracing is not None:
-            self._tracing.begin()
-
-    def all_idle(self, unwaited: str | None) -> None:
-        """It ends here; where the end was not seen, nothing is known."""
-        if self._tracing is not None:
-            self._tracing.end()
-            self.close()
-            if unwaited is not None:
-                self._tracing = None
-
-    def close(self) -> None:
-        """Note no more."""
-        self._watch.close()
-
-    def activity(self) -> Activity | None:
-        """What was seen, if anybody could look."""
-        if self._tracing is None:
-            return None
-        trace = self._tracing.trace()
-        work = [each for each in trace.spans if each.kind in DEVICE_KINDS]
-        busy = Window(trace.length_s).merged(work)
-        return Activity(trace.spans, trace.length_s, seconds_busy([busy], at_once=1))
-
-
 class Tracer(Observer):
-    """Traces what runs when, if asked; for lines alone nothing without a device."""
+    """Traces what runs when, if asked; for lines alone nothing without a device.
 
-    def __init__(self, options: Options) -> None:
+    Whoever is not asked draws from what is known anyway: on a simulated machine all of
+    it, and looking on takes none of its time.
+    """
+
+    def __init__(self, options: Options, *, draws: bool = True) -> None:
         self.traces = options.traces or options.lines
         # When the trace began, once there is a profile; None on a model's clock.
         self.began_unix_ns: int | None = None
+        self.draws = draws and not self.traces
         self._file, self._devices_only = options.trace_file, not options.traces
-        most_s = math.inf if options.trace_s is None else options.trace_s
-        self._alarm = Alarm(most_s, self._cut)
-        self._trace = ExitStack()
+        self._alarm = Alarm(options.trace_s, self._cut)
+        self._watch = ExitStack()
         self._tracing: Tracing | None = None
         self._lost, self._untraced = "", ""
         self._kind = ""
         self._code_ended_ns: int | None = None
 
     def start(self, runtime: Runtime) -> None:
-        """Trace from now on."""
+        """Look on from now on."""
         self._kind = runtime.kind
+        if self.draws and runtime.simulated:
+            # During a capture nothing runs that could be seen.
+            with suppress(DeviceError):
+                self._tracing = self._watch.enter_context(watch_work())
         if not self.traces or (self._devices_only and self._kind == "cpu"):
             return
         # What the CPU is traced with is torch's, too, and is not imported for it.
-        if self._kind == "cpu" and loaded_torch() is None:
+        if self._kind == "cpu" and not loaded_torch():
             raise GpuMagicError(
                 "there is nothing to profile yet: torch has not been imported",
                 "import torch in a cell before this one",
@@ -286,49 +251,54 @@ class Tracer(Observer):
                 "make the folder first, or name another file",
             )
         try:
-            self._tracing = self._trace.enter_context(runtime.trace())
+            self._tracing = self._watch.enter_context(runtime.trace())
         except DeviceError as error:
             if not self._devices_only:
                 raise
             self._untraced = error.problem
 
     def begin(self) -> None:
-        """What is traced from here on belongs to the run."""
-        if self._tracing is not None:
+        """What is seen from here on belongs to the run."""
+        if self._tracing:
             self._tracing.begin()
+        if self._tracing and self.traces:
             self._alarm.set()
 
     def _cut(self) -> bool:
-        return self._tracing is None or self._tracing.cut()
+        return not self._tracing or self._tracing.cut()
 
     def code_ended(self) -> None:
         """The waits that follow are ours."""
-        if self._code_ended_ns is None:
-            self._code_ended_ns = time.time_ns()
+        self._code_ended_ns = self._code_ended_ns or time.time_ns()
 
     def all_idle(self, unwaited: str | None) -> None:
-        """The trace ends here; where nobody may wait for the devices, it is lost."""
-        if self._tracing is None:
-            return
+        """It ends here; where nobody may wait for the devices, it is lost."""
         self._alarm.off()
-        if unwaited is not None:
-            self._lost = unwaited
-            self._trace.close()
-            return
+        self._lost = unwaited or ""
         try:
-            with self._trace:
-                self._tracing.end()
+            with self._watch:
+                if self._tracing and not unwaited:
+                    self._tracing.end()
         except RuntimeError as error:  # a broken device: the time is true without it
             self._lost = first_line(error)
 
     def close(self) -> None:
-        """Trace no more."""
+        """Look on no more."""
         self._alarm.off()
-        self._trace.close()
+        self._watch.close()
+
+    def activity(self) -> Activity:
+        """What a simulated machine was seen to do, where nothing was to be traced."""
+        if self.traces or self._lost or not self._tracing:
+            return NOTHING_SEEN
+        trace = self._tracing.trace()
+        work = [each for each in trace.spans if each.kind in DEVICE_KINDS]
+        busy = Window(trace.length_s).merged(work)
+        return Activity(trace.spans, trace.length_s, seconds_busy([busy], at_once=1))
 
     def profile(self) -> Profile | None:
-        """What ran when; it is saved now, where that was asked for."""
-        if self._tracing is None:
+        """What ran when, if asked; it is saved now, where that was asked for."""
+        if not self.traces or not self._tracing:
             return None
         if self._lost:
             return profile_of(Trace((), 0.0, f"the trace was lost: {self._lost}"))
@@ -338,15 +308,15 @@ class Tracer(Observer):
             if saved_as:
                 self._tracing.save(saved_as)
         except (OSError, DeviceError) as error:
-            saved_as, problem = None, f"the trace could not be saved: {error}"
+            saved_as, problem = "", f"the trace could not be saved: {error}"
             hint = "its figures are complete; name another file to save it"
-            if trace.problem is None:
+            if not trace.problem:
                 trace = dataclasses.replace(trace, problem=problem, hint=hint)
-        return profile_of(trace, saved_as=saved_as)
+        return profile_of(trace, saved_as=saved_as or "")
 
     def _without_helper(self, trace: Trace) -> Trace:
         """The last wait as the code's thread makes it, though another does for it."""
-        if trace.began_unix_ns is None or self._code_ended_ns is None:
+        if not trace.began_unix_ns or not self._code_ended_ns:
             return trace
         ended_s = (self._code_ended_ns - trace.began_unix_ns) / 1e9
         spans = (
@@ -362,7 +332,9 @@ class Tracer(Observer):
         if self._untraced:
             reason = f"what each line launched could not be traced: {self._untraced}"
             return (Flag(FlagKind.UNWATCHED, names=(reason,)),)
-        return () if profile is None else looked_on("--profile", self._kind)
+        if not profile:
+            return ()
+        return looked_on("--profile", self._kind)
 
 
 def looked_on(option: str, kind: str) -> tuple[Flag, ...]:
@@ -377,7 +349,7 @@ def spans_of(calls: Iterable[SyncCall], started_ns: int) -> tuple[TraceSpan, ...
     """When the host waited; a wait of unknown cost has an end and no length."""
     spans = []
     for call in calls:
-        if call.ended_ns is not None:
+        if call.ended_ns:
             end_s = max((call.ended_ns - started_ns) / 1e9, 0.0)
             start_s = max(end_s - (call.waited_s or 0.0), 0.0)
             spans.append(TraceSpan(call.what, SpanKind.WAIT, start_s, end_s, thread=0))
@@ -411,7 +383,7 @@ def points_of(calls: Iterable[SyncCall]) -> tuple[SyncPoint, ...]:
     points = [
         SyncPoint(
             its[0].what,
-            its[0].line,
+            its[0].line or LIBRARY,
             len(its),
             known_sum([call.waited_s for call in its]),
             its[0].caller,
@@ -423,7 +395,7 @@ def points_of(calls: Iterable[SyncCall]) -> tuple[SyncPoint, ...]:
     )
 
 
-def profile_of(trace: Trace, *, saved_as: str | None = None) -> Profile:
+def profile_of(trace: Trace, *, saved_as: str = "") -> Profile:
     """Sum up a trace; what lies outside of its window does not count."""
     work = [span for span in trace.spans if span.kind in DEVICE_KINDS]
     window = Window(trace.length_s)
@@ -441,18 +413,19 @@ def profile_of(trace: Trace, *, saved_as: str | None = None) -> Profile:
     ]
     # A stream without a number comes last of its device.
     streams.sort(key=lambda it: (it.device, it.stream is None, it.stream or 0))
+    sees_devices = work or not (trace.problem or trace.length_s <= 0)
     return Profile(
-        length_s=trace.length_s,
         spans=trace.spans,
-        busy_s=seconds_busy(busy.values(), at_once=1),
+        length_s=trace.length_s,
+        busy_s=seconds_busy(busy.values(), at_once=1) if sees_devices else None,
         overlapped_s=seconds_busy(busy.values(), at_once=2),
         copying_s=seconds_busy([copies], at_once=1),
         hidden_copy_s=seconds_busy([copies, kernels], at_once=2),
         launches=len(work),
         streams=tuple(streams),
         kernels=_top_kernels(work, window),
-        problem=trace.problem,
-        hint=trace.hint,
+        problem=trace.problem or "",
+        hint=trace.hint or "",
         saved_as=saved_as,
         operators=trace.operators[:MOST_OPERATORS],
         is_cut=trace.is_cut,
@@ -466,7 +439,7 @@ def _top_kernels(work: Iterable[TraceSpan], window: Window) -> tuple[TopKernel, 
         start_s, end_s = window.cut(span)
         key = span.name, span.kind.value
         seconds[key].append(end_s - start_s)
-        if span.bound is not None:
+        if span.bound:
             so_far_s = bounds[key].get(span.bound, 0.0)
             bounds[key][span.bound] = so_far_s + end_s - start_s
     kernels = [

@@ -12,15 +12,16 @@ from gpumagic.cuda_sync_time.findings import where_measured
 from gpumagic.cuda_sync_time.instruments import EnvironmentWatch, unseen_flags
 from gpumagic.cuda_sync_time.lines import LineWatcher
 from gpumagic.cuda_sync_time.records import (
+    LIBRARY,
     Activity,
-    DeviceTime,
     Flag,
     FlagKind,
     Options,
     Run,
+    titled,
 )
 from gpumagic.devices.around_cell import AroundCell, Trouble, wait_for_earlier_cells
-from gpumagic.devices.simulated import simulated_box
+from gpumagic.devices.simulated import SIMULATED, simulated_box
 from gpumagic.errors import DeviceError, error_line
 from gpumagic.report.places import in_running_cell
 from gpumagic.report.record import Report
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from gpumagic.report.places import Code
 
 _REPORTED_LATE = "reported at the end of the cell; the failing launch was earlier"
+_WATCHERS = {"cpu": "", SIMULATED: "the simulated GPU"}  # of races, by kind of device
 _TAIL_BEYOND_FLOOR_S = 50e-6
 _TAIL_TOLD = 0.02  # of the time
 
@@ -56,21 +58,19 @@ class OneRun:
         self.late_error: BaseException | None = None
         self._instruments = instruments
         self._environment = EnvironmentWatch(instruments.find_driver)
-        self._tracer = observers.Tracer(options)
+        self._tracer = observers.Tracer(options, draws=draws)
         self._waits = observers.SyncWatcher(asked=options.syncs)
         self._lines = LineWatcher(in_running_cell, asked=options.lines)
         self._calls = observers.CallWatcher(for_values=draws)
-        self._onlooker = observers.Onlooker(looks=draws and not self._tracer.traces)
         looking = (
             self._environment,
             self._tracer,
-            self._onlooker,
             self._waits,
             self._lines,
             self._calls,
         )
         self._around = AroundCell(instruments.runtime, looking)
-        self._ended: Ended | None = None
+        self._ended: Ended  # once it has
 
     def begin(self) -> None:
         """Wait until all devices are idle, let the observers look, start the clock."""
@@ -92,35 +92,35 @@ class OneRun:
             started_ns=started_ns, ended_ns=ended_ns, error=error
         )
         self.late_error = self._ended.late_error
-        if self.late_error is not None and self._ended.trouble is Trouble.ERROR_AT_END:
+        if self.late_error and self._ended.trouble is Trouble.ERROR_AT_END:
             self.late_error.add_note(_REPORTED_LATE)
 
     def report(self, code: Code) -> TimingReport:
         """What came of it, once it has ended."""
         ended = self._ended
-        if ended is None:
-            raise RuntimeError("this run has not ended")
         runtime, floor_s = ended.runtime, self._floor_s(ended)
         run = Run(
             elapsed_s=ended.elapsed_s,
             naive_s=ended.naive_s,
             tail_s=ended.tail_s,
             backlog_s=self._around.backlog_s,
-            events=tuple(DeviceTime(*each) for each in ended.device_times),
+            events=dict(ended.device_times),
             uses_device=ended.uses_device,
-            simulated_in_s=ended.host_s if ended.found.simulated else None,
+            simulated_in_s=ended.host_s if ended.found.simulated else 0.0,
         )
         profile = self._tracer.profile()
         flags = (
-            *self._flags(ended, run, floor_s or 0.0),
+            *self._flags(ended, run, floor_s),
             *unseen_flags(runtime),
             *self._waits.flags(runtime.kind),
             *self._tracer.flags(profile),
             *self._lines.flags(),
         )
+        box = simulated_box()
+        gpus = box.machine.gpus if box else ()
         syncs = self._waits.calls(runtime.kind)
         order = list(FlagKind)
-        reads = self._calls.reads() if ended.uses_device else []
+        reads = self._calls.reads()
         if syncs is not None:
             syncs, reads = observers.with_costs(syncs, reads), []
         return TimingReport(
@@ -135,20 +135,17 @@ class OneRun:
             activity=self._activity(ended, syncs or reads),
             lines=self._lines.lines(profile, self._tracer.began_unix_ns),
             loading=self._calls.loading(),
-            guessed=_guessed() if ended.found.simulated else (),
+            guessed=tuple(sorted({name for gpu in gpus for name in gpu.unmodelled})),
         )
 
-    def _activity(self, ended: Ended, waits: Iterable[SyncCall]) -> Activity | None:
+    def _activity(self, ended: Ended, waits: Iterable[SyncCall]) -> Activity:
         """All that is known, on a simulated machine; else the waits that were seen."""
-        if not self._onlooker.looks:
-            return None
-        seen = self._onlooker.activity()
-        if seen is not None and ended.found.simulated:
+        seen = self._tracer.activity()
+        if not self._tracer.draws or (seen.length_s and ended.found.simulated):
             return seen
-        spans = observers.spans_of(waits, ended.started_ns)
-        return Activity(spans, ended.elapsed_s) if spans else None
+        return Activity(observers.spans_of(waits, ended.started_ns), ended.elapsed_s)
 
-    def _floor_s(self, ended: Ended) -> float | None:
+    def _floor_s(self, ended: Ended) -> float:
         """The floor; it is not measured while a device may still be at work."""
         floors = self._instruments.floors
         try:
@@ -156,28 +153,20 @@ class OneRun:
                 return floors.known(ended.runtime)
             return floors.floor_s(ended.runtime, alone=True)
         except (RuntimeError, DeviceError):  # the device is broken
-            return None
+            return 0.0
 
     def _flags(self, ended: Ended, run: Run, floor_s: float) -> Iterator[Flag]:
         around, trouble = self._around, ended.trouble
         if around.has_backlog:
-            yield Flag(FlagKind.BACKLOG, amount=around.backlog_s)
+            yield Flag(FlagKind.BACKLOG, amount=around.backlog_s or 0.0)
         if around.began_capturing or trouble is Trouble.CAPTURING:
             yield Flag(FlagKind.CAPTURING)
-        if trouble is not None and trouble is not Trouble.CAPTURING:
-            names = (ended.said,) if ended.said else ()
-            yield Flag(FlagKind[trouble.name], names=names)
+        if trouble and trouble is not Trouble.CAPTURING:
+            yield Flag(FlagKind[trouble.name], names=(ended.said,))
         told_s = max(floor_s + _TAIL_BEYOND_FLOOR_S, run.elapsed_s * _TAIL_TOLD)
-        if run.tail_s is not None and run.tail_s > told_s:
-            yield Flag(FlagKind.TAIL, amount=run.tail_s)
+        if (tail_s := run.tail_s or 0.0) > told_s:
+            yield Flag(FlagKind.TAIL, amount=tail_s)
         yield from self._environment.flags
-
-
-def _guessed() -> tuple[str, ...]:
-    """Operations that ran on the simulated machine and whose cost is a guess."""
-    box = simulated_box()
-    gpus = () if box is None else box.machine.gpus
-    return tuple(sorted({name for gpu in gpus for name in gpu.unmodelled}))
 
 
 class RaceRun:
@@ -205,26 +194,23 @@ class RaceRun:
     def report(self, code: Code) -> RaceReport:
         """What was seen."""
         runtime = self._runtime
-        watcher = "the simulated GPU" if runtime.simulated else "torch's sanitizer"
         return RaceReport(
             code=code,
             setting=self._instruments.setting(runtime),
             races=tuple(self._races),
-            watcher=watcher if runtime.kind != "cpu" else "",
+            watcher=_WATCHERS.get(runtime.kind, "torch's sanitizer"),
             failed=self._failed,
         )
 
 
-_OF_THE_MODEL = (
-    "It notes each byte that torch's operations read and write, and the waits between "
-    "streams."
-)
-_OF_THE_SANITIZER = (
-    "It notes the tensors that torch's own operations read and write, by their first "
-    "address. It sees no kernels that are launched past torch, and views that begin at "
-    "different addresses are different to it. It goes on in this process: restart the "
-    "kernel before you time what is very short."
-)
+_SEES = {
+    "the simulated GPU": "It notes each byte that torch's operations read and write, "
+    "and the waits between streams.",
+    "torch's sanitizer": "It notes the tensors that torch's own operations read and "
+    "write, by their first address. It sees no kernels that are launched past torch, "
+    "and views that begin at different addresses are different to it. It goes on in "
+    "this process: restart the kernel before you time what is very short.",
+}
 
 
 @dataclass(frozen=True)
@@ -242,17 +228,16 @@ class RaceReport(Report):
     @property
     def headline(self) -> str:
         """How many and where, or that nothing could be found out."""
-        name = f"{self.code.name}: " if self.code.name else ""
+        found = "no race was seen in this run"
         if not self.watcher:
-            return f"{name}races could not be looked for"
-        if self.races:
-            line = self.races[0].later or self.races[0].earlier
-            where = "" if line is None else f", the first at {line.where}"
-            found = count_text(len(self.races), "race")
-            return f"{name}{found} found{where}: its result may differ each time"
-        if self.failed is not None:
-            return f"{name}no race was seen until it failed ({self.failed})"
-        return f"{name}no race was seen in this run"
+            found = "races could not be looked for"
+        elif self.races:
+            first = self.races[0].later or self.races[0].earlier or LIBRARY
+            found = f"{count_text(len(self.races), 'race')} found, the first at "
+            found += f"{first.where}: its result may differ each time"
+        elif self.failed:
+            found = f"no race was seen until it failed ({self.failed})"
+        return titled(self.code.name, found)
 
     def drawing(self) -> Any:
         """Each race with both its lines, then the limits of looking."""
@@ -271,7 +256,7 @@ def _parts(report: RaceReport) -> Iterator[Any]:
             'gpumagic.simulate("h100") gives streams that can; its device is "sim"',
         )
         return
-    if report.failed is not None and report.races:
+    if report.failed and report.races:
         yield Note("problem", f"the code failed: {report.failed}")
     for race in report.races:
         yield Note("problem", race.problem, race.hint)
@@ -279,12 +264,12 @@ def _parts(report: RaceReport) -> Iterator[Any]:
         (f"{number}", access, line.where, line.source)
         for number, race in enumerate(report.races, 1)
         for access, line in (("first", race.earlier), ("then", race.later))
-        if line is not None
+        if line
     ]
     if rows:
         columns = Column("Race", number=True), Column("Access"), Column("Line")
         yield Table("The lines", (*columns, Column("Code")), tuple(rows), name="lines")
-    sees = _OF_THE_MODEL if report.setting.label else _OF_THE_SANITIZER
+    sees = _SEES[report.watcher]
     yield how_measured(
         Paragraph(
             f"Watched by {report.watcher}. {sees} It judges this run only: another "

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpumagic.errors import UsageProblem
 from gpumagic.report import robust
+from gpumagic.report.places import CodeLine
 from gpumagic.report.record import Record
 from gpumagic.report.units import parse_seconds
 
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     import argparse
 
     from gpumagic.report.events import OperatorTime, TraceSpan
-    from gpumagic.report.places import CodeLine
     from gpumagic.report.robust import Interval
 
 
@@ -54,7 +55,7 @@ class Flag(Record):
     """Something a reader has to know, with its figure."""
 
     kind: FlagKind
-    amount: float | None = None
+    amount: float = 0.0
     names: tuple[str, ...] = ()
     device: int | None = None
 
@@ -67,9 +68,10 @@ class Setting(Record):
     label: str = ""  # what all figures of a simulated machine are labelled with
     # those in use at the end, by number, and what the maker calls them
     devices: tuple[tuple[int, str | None], ...] = ()
-    # what an empty cell is measured as, here and now. Nothing is subtracted for it.
-    floor_s: float | None = None
-    torch_version: str | None = None
+    # what an empty cell is measured as, here and now; 0 where that could not be
+    # measured. Nothing is subtracted for it.
+    floor_s: float = 0.0
+    torch_version: str = ""  # empty before torch has been imported
 
 
 class Bound(enum.Enum):
@@ -79,14 +81,6 @@ class Bound(enum.Enum):
     HOST = "the device kept up with the host"
     OVERLAPPED = "host and device both took their part"
     HOST_ONLY = "no device was used"
-
-
-@dataclass(frozen=True)
-class DeviceTime(Record):
-    """From the start to the end of one device's stream by events; None is unknown."""
-
-    device: int
-    elapsed_s: float | None
 
 
 @dataclass(frozen=True)
@@ -101,10 +95,11 @@ class Run(Record):
     # the wait before it, for what earlier cells had queued. Not part of the time.
     # None where no device had been started.
     backlog_s: float | None = None
-    # device time by events, for the devices in use when it began
-    events: tuple[DeviceTime, ...] = ()
+    # from the start to the end of a device's stream by events, by device; of those in
+    # use when it began
+    events: dict[int, float | None] = field(default_factory=dict)
     uses_device: bool = True
-    simulated_in_s: float | None = None  # what this machine itself took to simulate it
+    simulated_in_s: float = 0.0  # what this machine itself took to simulate it, if so
 
     @property
     def waited_s(self) -> float:
@@ -112,16 +107,25 @@ class Run(Record):
         return max(self.elapsed_s - self.naive_s, 0.0)
 
 
+LIBRARY = CodeLine("library code", "")  # a wait with no line of the user's above it
+
+
 @dataclass(frozen=True)
 class SyncPoint(Record):
-    """A line of the user's code that made the host wait."""
+    """A line that made the host wait."""
 
     what: str
-    line: CodeLine | None
+    line: CodeLine
     times: int
     # all waits of this line together; None where that is unknown
     waited_s: float | None = None
     caller: CodeLine | None = None  # as in `SyncCall`
+
+    @property
+    def where(self) -> str:
+        """Its place, and the line of the cell that led there."""
+        places = filter(None, (self.line, self.caller))
+        return ", from ".join(each.where for each in places)
 
 
 class Mode(enum.Enum):
@@ -139,8 +143,7 @@ class Samples(Record):
     # time for one call, in the order in which they were taken
     seconds: tuple[float, ...]
     calls: int  # calls in each sample
-    # the very first call, waited for, before any warming up
-    first_s: float | None = None
+    first_s: float  # the very first call, waited for, before any warming up
     warmup_calls: int = 0  # calls before the first sample, the very first among them
     warmup_s: float = 0.0
 
@@ -188,42 +191,38 @@ class TopKernel(Record):
 
 
 @dataclass(frozen=True)
-class Profile(Record):
+class Activity(Record):
+    """Who was busy when, as far as that was seen."""
+
+    # launches and waits, and what the devices did where that is known; in order of
+    # beginning
+    spans: tuple[TraceSpan, ...] = ()
+    length_s: float = 0.0  # from all idle to all idle, on the clock of who looked on
+    # how long at least one device was busy; None where nobody saw that, and `spans`
+    # has nothing of the devices
+    busy_s: float | None = None
+
+
+NOTHING_SEEN = Activity()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile(Activity):
     """What ran when, summed from the trace itself."""
 
-    length_s: float  # from all idle to all idle, on the profiler's clock
-    spans: tuple[TraceSpan, ...]  # everything that was traced, in order of beginning
-    busy_s: float  # how long at least one stream of any device was busy
     overlapped_s: float  # how long at least two streams were busy at once
     copying_s: float  # how long a copy was under way
     hidden_copy_s: float  # how much of that was hidden behind kernels
     launches: int  # kernels, copies and fills together
     streams: tuple[StreamShare, ...]
     kernels: tuple[TopKernel, ...]
-    problem: str | None = None  # why the devices' part is missing, if it is
-    hint: str | None = None
-    saved_as: str | None = None  # the file with the whole trace, where it was asked for
+    problem: str = ""  # why the devices' part is missing, if it is
+    hint: str = ""
+    saved_as: str = ""  # the file with the whole trace, where it was asked for
     # what torch's operators took on the host; the simulated host's time is not
     # Python's, and has none
     operators: tuple[OperatorTime, ...] = ()
     is_cut: bool = False  # whether the run went on after it, as it was to be no longer
-
-    @property
-    def sees_devices(self) -> bool:
-        """Whether it has the devices' part, be it that they did nothing."""
-        return bool(self.launches) or (self.problem is None and self.length_s > 0)
-
-
-@dataclass(frozen=True)
-class Activity(Record):
-    """Who was busy when, as far as it is known without a trace."""
-
-    # launches and waits, and what the devices did where that is known
-    spans: tuple[TraceSpan, ...]
-    length_s: float  # from all idle to all idle
-    # how long at least one device was busy; None where that is unknown, and `spans`
-    # has nothing of the devices
-    busy_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -242,6 +241,7 @@ class LineTime(Record):
 
 BUDGET_S = 1.0
 _WAYS = tuple(mode.value for mode in Mode)
+_NO_WAY = "say --repeat=100, --repeat=5s, --repeat=latency or --repeat=throughput"
 _TIME = r"\d+(?:\.\d+)?(?:ms|s|min|m|h)"
 
 
@@ -252,11 +252,12 @@ class Options:
     repeats: bool = False  # whether the code is run again and again
     samples: int | None = None  # None: until the interval is narrow, within the budget
     budget_s: float = BUDGET_S  # after the first run
-    mode: Mode | None = None  # None: throughput for short calls, latency for others
+    # "latency" or "throughput"; None: throughput for short calls, latency for others
+    mode: str | None = None
     syncs: bool = False
     profile: bool = False
     trace_file: str | None = None  # implies `profile`
-    trace_s: float | None = None  # how long the trace is at most
+    trace_s: float = math.inf  # how long the trace is at most
     lines: bool = False
     races: bool = False
     name: str | None = None  # what the code is called, and in a notebook is kept as
@@ -268,12 +269,14 @@ class Options:
             raise self._problem("no sample is asked for", "say --repeat 1")
         if self.budget_s <= 0:
             raise self._problem("a budget of no time runs nothing", "say --repeat 1s")
+        if self.mode not in (None, *_WAYS):
+            raise self._problem(f"--repeat={self.mode} is no way to repeat", _NO_WAY)
 
     @classmethod
-    def of(cls, line: argparse.Namespace, *, typed: str) -> Options:
-        """Read and check what stands in a line; `typed` is "%" or "%%"."""
+    def of(cls, line: argparse.Namespace, *, magic: str) -> Options:
+        """Read and check what stands in a line."""
         options = cls(
-            repeats=line.repeat is not None or line.vs is not None,
+            repeats=line.repeat is not None or bool(line.vs),
             syncs=line.syncs,
             profile=line.profile,
             trace_file=line.trace,
@@ -281,7 +284,7 @@ class Options:
             races=line.races,
             name=line.name,
             versus=line.vs,
-            magic=f"{typed}cuda_sync_time",
+            magic=magic,
         )
         options._check_together()
         for how in filter(None, (line.repeat or "").split(",")):
@@ -291,20 +294,15 @@ class Options:
     @property
     def traces(self) -> bool:
         """Whether what runs when is traced."""
-        return self.profile or self.trace_file is not None
+        return self.profile or bool(self.trace_file)
 
     def _repeated(self, how: str) -> Options:
         """The same with one word on how to repeat."""
-        if how in _WAYS:
-            return dataclasses.replace(self, mode=Mode(how))
         if how.isdecimal():
             return dataclasses.replace(self, samples=int(how))
         if re.fullmatch(_TIME, how):
             return dataclasses.replace(self, budget_s=parse_seconds(how))
-        raise self._problem(
-            f"--repeat={how} is no way to repeat",
-            "say --repeat=100, --repeat=5s, --repeat=latency or --repeat=throughput",
-        )
+        return dataclasses.replace(self, mode=how)
 
     def _check_together(self) -> None:
         observing = {
@@ -315,17 +313,20 @@ class Options:
         }
         observers = [option for option, is_typed in observing.items() if is_typed]
         if observers and self.repeats:
-            many = "--repeat" if self.versus is None else "--vs"
             raise self._problem(
-                f"{observers[0]} looks at one run, and {many} asks for many",
+                f"{observers[0]} looks at one run; --repeat and --vs ask for many",
                 "leave one of them away",
             )
-        if self.races and (len(observers) > 1 or self.name is not None):
+        if self.races and (len(observers) > 1 or self.name):
             raise self._problem(
                 "--races slows the code down and claims no time, so it stands alone",
                 "leave the other options away, or --races",
             )
 
     def _problem(self, problem: str, hint: str) -> UsageProblem:
-        magic = f"{self.magic}: " if self.magic else ""
-        return UsageProblem(f"{magic}{problem}", hint)
+        return UsageProblem(titled(self.magic, problem), hint)
+
+
+def titled(name: str | None, text: str) -> str:
+    """A sentence with what it is about in front, where that has a name."""
+    return ": ".join(filter(None, (name, text)))

@@ -17,10 +17,12 @@ import math
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from gpumagic.cuda_sync_time.instruments import Environment, flags_between
+from gpumagic.cuda_sync_time.instruments import (
+    Environment,
+    compilations,
+    flags_between,
+)
 from gpumagic.cuda_sync_time.records import Flag, FlagKind, Mode, Samples
-from gpumagic.devices import torch_private
-from gpumagic.devices.torch_private import loaded_torch
 from gpumagic.errors import DeviceError
 from gpumagic.report import robust
 from gpumagic.report.robust import Verdict
@@ -62,13 +64,17 @@ _FLOORS = 100  # a sample is at least so many times as long as an empty one
 _TICK_S = 1e-9  # what the clocks count in
 
 
+def untold(_: float) -> None:
+    """Tell nobody how far it is."""
+
+
 def take(
     body: Body,
     runtime: Runtime,
     options: Options,
     *,
     floor_s: float,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> tuple[Samples, tuple[Flag, ...]]:
     """Sample code until its median is known well, or the budget is spent.
 
@@ -99,7 +105,7 @@ def _fill(
     seconds: list[float], moving: list[float], sampler: Sampler, options: Options
 ) -> bool:
     """Sample until there are enough; whether they are so before the budget is spent."""
-    if options.samples is not None:
+    if options.samples:
         while len(seconds) < options.samples:
             seconds.append(sampler.sample(0))
         return True
@@ -155,7 +161,7 @@ def _are_alike(before: Sequence[float], now: Sequence[float], share: float) -> b
 
 def _is_narrow(seconds: Sequence[float]) -> bool:
     interval = robust.honest_interval(seconds)
-    if interval is None:
+    if not interval:
         return False
     half = (interval.high - interval.low) / 2
     return half <= _NARROW * robust.median(seconds)
@@ -171,7 +177,7 @@ def in_turn(  # noqa: PLR0913 -- two codes, and all that one code needs
     *,
     floor_s: float,
     random: Random,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> tuple[Sampler, Comparison, tuple[Flag, ...]]:
     """Sample two codes in turn, so that what the machine does meets both.
 
@@ -193,7 +199,7 @@ def in_turn(  # noqa: PLR0913 -- two codes, and all that one code needs
     result = robust.verdict_of(pairs)
     if not sampler.steady:
         flags += (Flag(FlagKind.UNSTEADY),)
-    wants_more = result.verdict is Verdict.CANNOT_TELL and options.samples is None
+    wants_more = result.verdict is Verdict.CANNOT_TELL and not options.samples
     if wants_more and sampler.budget_is_spent:
         flags += (Flag(FlagKind.OUT_OF_TIME),)
     return sampler, result, flags
@@ -230,9 +236,9 @@ class Sampler:
         options: Options,
         *,
         floor_s: float,
-        progress: Progress | None = None,
+        progress: Progress = untold,
     ) -> None:
-        self.mode, self.calls = options.mode or Mode.LATENCY, 1
+        self.mode, self.calls = Mode(options.mode or "latency"), 1
         self.runs = 0  # of the bodies so far, all together
         # What warming up came to: the very first run of each body, alone; all runs
         # until the samples, and how long they took on the measured clock; whether the
@@ -295,11 +301,9 @@ class Sampler:
         return count >= _FEWEST_FOR_AN_INTERVAL or not waits
 
     def _environment(self) -> Environment:
-        torch, devices = loaded_torch(), self._runtime.devices_in_use()
-        return Environment(
-            counters={each: self._runtime.memory_stats(each) for each in devices},
-            compilations=0 if torch is None else torch_private.compilations(torch),
-        )
+        devices = self._runtime.devices_in_use()
+        counters = {each: self._runtime.memory_stats(each) for each in devices}
+        return Environment(counters, compilations())
 
     def _sample(self, index: int) -> float:
         body, one_by_one = self._bodies[index], self.mode is Mode.LATENCY
@@ -308,11 +312,10 @@ class Sampler:
         # Young garbage goes when it would have gone: it may hold device memory.
         if self._collects and 0 < gc.get_threshold()[0] < gc.get_count()[0]:
             gc.collect(0)
-        if self._progress is not None:
-            done, options = self._passed.seconds / self._options.budget_s, self._options
-            if options.samples is not None:
-                done = self._sampled / len(self._bodies) / options.samples
-            self._progress(min(done, 1.0))
+        done = self._passed.seconds / self._options.budget_s
+        if asked := self._options.samples:
+            done = self._sampled / len(self._bodies) / asked
+        self._progress(min(done, 1.0))
         return seconds
 
     def _timed(self, body: Body, calls: int, *, one_by_one: bool = False) -> float:
@@ -420,7 +423,7 @@ class Sampler:
         # Of two calls one may have compiled something; of five the middle is right.
         usual = min if len(stretch) < _FEWEST_ROUNDS else robust.median
         quickest_s = min(map(usual, _columns(stretch)))
-        if self._options.mode is None and quickest_s < _SHORT_CALL_S:
+        if not self._options.mode and quickest_s < _SHORT_CALL_S:
             self.mode = Mode.THROUGHPUT
         if self.mode is Mode.THROUGHPUT:
             self.calls *= self._growth(quickest_s)

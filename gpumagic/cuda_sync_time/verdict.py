@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.findings import COSTS_ONCE, floor_text
-from gpumagic.cuda_sync_time.records import Bound, FlagKind
+from gpumagic.cuda_sync_time.records import Bound, FlagKind, titled
 from gpumagic.report.events import DEVICE_KINDS, SpanKind
 from gpumagic.report.units import (
     count_text,
@@ -16,9 +17,10 @@ from gpumagic.report.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gpumagic.cuda_sync_time.answer_run import TimingReport
+    from gpumagic.report.events import TraceSpan
 
 WORTH_SAYING = 0.05  # of the time
 _MOSTLY = 0.5
@@ -35,21 +37,19 @@ _OWN_TIMES, _OWN_S, _OWN_EACH_S, _OWN_OF_BUSY = 10, 0.05, 2e-3, 5000
 
 def headline(report: TimingReport) -> str:
     """The true time, what it went to, and what an untrue one would have been."""
-    name = f"{report.code.name}: " if report.code.name else ""
-    if report.failed is not None:
+    said = f"{spent(report)}{_naive(report)}"
+    if report.failed:
         time = report.text(report.run.elapsed_s)
         when = "at once" if time.startswith("below") else f"after {time}"
-        return f"{name}failed {when} ({shortened(report.failed, _LONGEST_ERROR)})"
-    said = f"{name}{spent(report)}"
-    return said if too_short(report) else f"{said}{_naive(report)}"
+        said = f"failed {when} ({shortened(report.failed, _LONGEST_ERROR)})"
+    return titled(report.code.name, said)
 
 
 def too_short(report: TimingReport) -> bool:
     """Whether one run cannot be told from an empty cell."""
-    floor_s, elapsed_s = report.setting.floor_s, report.run.elapsed_s
-    if floor_s is None or elapsed_s >= _FLOORS * floor_s:
-        return False
-    return (report.busy_s or 0.0) <= _NO_EMPTY_CELL * elapsed_s
+    elapsed_s = report.run.elapsed_s
+    is_known = (report.seen.busy_s or 0.0) > _NO_EMPTY_CELL * elapsed_s
+    return elapsed_s < _FLOORS * report.setting.floor_s and not is_known
 
 
 def time_text(report: TimingReport) -> str:
@@ -59,7 +59,7 @@ def time_text(report: TimingReport) -> str:
         return f"{time} on the simulated clock"
     guessed_s = sum(
         each.end_s - each.start_s
-        for each in report.spans
+        for each in report.seen.spans
         if each.kind in DEVICE_KINDS and each.name in report.guessed
     )
     is_guess = guessed_s > WORTH_SAYING * report.run.elapsed_s
@@ -69,16 +69,16 @@ def time_text(report: TimingReport) -> str:
 def _leaves_out_python(report: TimingReport) -> bool:
     """Whether Python's own time, which no model has, may be most of what passed."""
     run, own_s = report.run, report.run.simulated_in_s
-    busy_s = report.busy_s or 0.0
-    values_s = _OWN_EACH_S * len(report.spans) + _OWN_OF_BUSY * busy_s
-    if own_s is None or own_s < max(_OWN_TIMES * run.elapsed_s, _OWN_S + values_s):
+    busy_s = report.seen.busy_s or 0.0
+    values_s = _OWN_EACH_S * len(report.seen.spans) + _OWN_OF_BUSY * busy_s
+    if own_s < max(_OWN_TIMES * run.elapsed_s, _OWN_S + values_s):
         return False
     return busy_s < _MOSTLY * run.elapsed_s
 
 
 def is_host_of_simulated(report: TimingReport) -> bool:
     """Whether only Python ran, beside a simulated machine whose clock stood still."""
-    return not report.run.uses_device and report.run.simulated_in_s is not None
+    return not report.run.uses_device and report.run.simulated_in_s > 0
 
 
 def spent(report: TimingReport) -> str:
@@ -95,9 +95,9 @@ def spent(report: TimingReport) -> str:
         return f"{time}: hardly more than an empty cell"
     if report.syncs:
         return f"{time}: {_lines_wait(report)}"
-    known = report.busy_s is not None
-    did = _works(report, report.busy_s or 0.0) if known else _works_perhaps(report)
-    return f"{time}: {did}{_started(report)}"
+    if report.seen.busy_s is None:
+        return f"{time}: {_works_perhaps(report)}{_started(report)}"
+    return f"{time}: {_works(report, report.seen.busy_s)}{_started(report)}"
 
 
 def _gpu_works(report: TimingReport) -> str:
@@ -111,8 +111,7 @@ def _works(report: TimingReport, busy_s: float) -> str:
     said = f"{_gpu_works(report)} {seconds_text(busy_s)} of it"
     if report.bound is Bound.DEVICE:
         return f"{said}, the host waits"
-    rest = _beside_work(report, busy_s)
-    return f"{said}, {rest}" if rest else said
+    return ", ".join(filter(None, (said, _beside_work(report, busy_s))))
 
 
 def _beside_work(report: TimingReport, busy_s: float) -> str:
@@ -121,7 +120,12 @@ def _beside_work(report: TimingReport, busy_s: float) -> str:
     launching_s = report.seconds_of(SpanKind.LAUNCH)
     waiting_s = report.seconds_of(SpanKind.WAIT)
     if waiting_s > _MOSTLY * whole_s:
-        return f"its lines wait {seconds_text(waiting_s)} for that"
+        at = "for that"
+        if (
+            waiting_s > _NEARLY_SAME * busy_s
+        ):  # as where memory that is copied is staged
+            at = f"at {_dearest_names(_waits(report))}"
+        return f"its lines wait {seconds_text(waiting_s)} {at}"
     if loading_s > _MOSTLY * whole_s:
         return f"its DataLoader takes {seconds_text(loading_s)}"
     if names := _lets_run_dry(report):
@@ -160,12 +164,12 @@ def _works_perhaps(report: TimingReport) -> str:
         return waits if report.bound is Bound.HOST else f"{waits}, its end {waited}"
     if report.bound is not Bound.HOST:
         return said
-    later = (
-        f"was done {waited} later" if report.tells(run.waited_s) else "was done with it"
-    )
-    if report.syncs is not None:
-        return f"nothing in it waits for the GPU, which {later}"
-    return f"the code ran {report.text(run.naive_s)} of it, the GPU {later}"
+    later = "was done with it"
+    if report.tells(run.waited_s):
+        later = f"was done {waited} later"
+    if report.syncs is None:
+        return f"the code ran {report.text(run.naive_s)} of it, the GPU {later}"
+    return f"nothing in it waits for the GPU, which {later}"
 
 
 def _reading_s(report: TimingReport) -> float:
@@ -179,10 +183,13 @@ def _lines_wait(report: TimingReport) -> str:
     points, run = report.syncs or (), report.run
     known = [point.waited_s for point in points if point.waited_s is not None]
     least = "" if len(known) == len(points) else "at least "
+    at = " for the GPU"
+    if _mostly_stages(report):
+        at = ", mostly at copies from pageable memory"
     times = count_text(sum(point.times for point in points), "time")
-    said = f"its lines wait for the GPU {times}"
+    said = f"its lines wait {times}{at}"
     if known and sum(known) <= run.naive_s:
-        said = f"its lines wait {least}{seconds_text(sum(known))} for the GPU"
+        said = f"its lines wait {least}{seconds_text(sum(known))}{at}"
     is_host = report.bound is Bound.HOST
     return said if is_host else f"{said}, its end {report.text(run.waited_s)}"
 
@@ -191,7 +198,8 @@ def _naive(report: TimingReport) -> str:
     """What a clock round the call would have said, where that is wrong."""
     run = report.run
     is_same = run.elapsed_s < _NEARLY_SAME * run.naive_s or run.naive_s <= 0
-    if not run.uses_device or is_same or not report.tells(run.waited_s):
+    is_same |= too_short(report) or not report.tells(run.waited_s)
+    if not run.uses_device or is_same:
         return ""
     if not report.tells(run.naive_s):
         return f"; %%time would say less than {floor_text(report.setting.floor_s)}"
@@ -219,6 +227,17 @@ _WAITS_COST = (
 )
 
 
+_COPIES_LIMIT = (
+    "copies take most of the GPU's time",
+    "copy less; from and to pinned memory, copies can run beside kernels",
+)
+_PAGEABLE = "copy from pageable memory"
+_STAGED = (
+    "a copy from pageable memory is staged by the host, which waits meanwhile",
+    "x = x.pin_memory() once, then x.to(device, non_blocking=True)",
+)
+
+
 def advice(report: TimingReport, *, once: bool) -> Iterator[tuple[str, ...]]:
     """What makes it slow, and what to try; of a first run only what is sure."""
     if _reading_s(report):
@@ -243,10 +262,12 @@ def _limits(report: TimingReport) -> Iterator[tuple[str, ...]]:
     yield from loading
     if report.bound is Bound.HOST_ONLY:
         return
-    if report.syncs:
+    if _mostly_stages(report):
+        yield _STAGED
+    elif report.syncs:
         yield _WAITS_COST
-    elif report.busy_s is not None:
-        yield from _advice_seen(report, report.busy_s)
+    elif report.seen.busy_s is not None:
+        yield from _advice_seen(report, report.seen.busy_s)
     elif not loading and _reading_s(report) < _MOSTLY * report.run.elapsed_s:
         yield _advice_unseen(report)
 
@@ -254,31 +275,27 @@ def _limits(report: TimingReport) -> Iterator[tuple[str, ...]]:
 def _slowest_read(report: TimingReport) -> tuple[str, ...]:
     """The line that waited longest for values, with who called it."""
     read = report.reads[0]
-    where = "the code" if read.line is None else read.line.where
-    led = f" (from {read.caller.where})" if read.caller else ""
-    seconds = seconds_text(read.waited_s)
+    waits = f"{read.what} at {read.where} waits {seconds_text(read.waited_s)}"
     times = count_text(read.times, "time")
-    waits = f"{where}{led} waits {seconds} for the GPU at {read.what}, {times}"
     return (
-        f"{waits}; meanwhile the host launches nothing",
+        f"{waits} for the GPU, {times}; meanwhile the host launches nothing",
         "keep values on the GPU, and read them at the end; --syncs names all lines",
     )
 
 
 def _loading_s(report: TimingReport) -> float:
-    return (report.loading.waited_s or 0.0) if report.loading else 0.0
+    return (report.loading and report.loading.waited_s) or 0.0
 
 
 def _slow_loader(report: TimingReport) -> Iterator[tuple[str, ...]]:
     """The loop that waits for data, where the GPU does not work meanwhile."""
     loading, whole_s = report.loading, report.run.elapsed_s
-    works = (report.busy_s or 0.0) >= _NEARLY_ALL * whole_s
+    works = (report.seen.busy_s or 0.0) >= _NEARLY_ALL * whole_s
     works |= report.bound is Bound.DEVICE
-    if loading is None or works or _loading_s(report) < WORTH_SAYING * whole_s:
+    if not loading or works or _loading_s(report) < WORTH_SAYING * whole_s:
         return
-    where = "the code" if loading.line is None else loading.line.where
     share = share_of(_loading_s(report) / whole_s)
-    waits = f"{where} waits {seconds_text(loading.waited_s)} for its DataLoader"
+    waits = f"{loading.where} waits {seconds_text(loading.waited_s)} for its DataLoader"
     yield (
         f"{waits}: {share} the time",
         "%pin_loader NAME, with the loader's name, makes it faster",
@@ -302,11 +319,15 @@ def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[tuple[str, ...
     from gpumagic.cuda_sync_time.view_busy import dearest
 
     whole_s, profile = report.run.elapsed_s, report.profile
+    copies = (each for each in report.seen.spans if each.kind is SpanKind.COPY)
+    copying_s = sum(each.end_s - each.start_s for each in copies)
     if names := _lets_run_dry(report):
         text = f"the host waits at {names}, and then the GPU has nothing to do"
         yield text, "--syncs names the lines"
+    elif busy_s >= _NEARLY_ALL * whole_s and copying_s > _MOSTLY * busy_s:
+        yield _COPIES_LIMIT
     elif busy_s >= _NEARLY_ALL * whole_s:
-        if profile is None or not profile.kernels:
+        if not (profile and profile.kernels):
             yield _GPU_LIMIT, _NAMES_KERNELS
             return
         name, share = dearest(profile)
@@ -318,23 +339,51 @@ def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[tuple[str, ...
         yield _LAUNCH_LIMIT
 
 
+def _mostly_stages(report: TimingReport) -> bool:
+    """Whether lines wait mostly while pageable memory is staged, and for long."""
+    waits = [(each.name, each.end_s - each.start_s) for each in _waits(report)]
+    staging_s = sum(seconds for name, seconds in waits if name == _PAGEABLE)
+    others_s = sum(seconds for _, seconds in waits) - staging_s
+    return staging_s > max(others_s, WORTH_SAYING * report.run.elapsed_s)
+
+
+def _waits(report: TimingReport) -> list[TraceSpan]:
+    """The waits of the thread that ran the code, while it did."""
+    return [
+        each
+        for each in report.seen.spans
+        if each.kind is SpanKind.WAIT
+        and not each.thread
+        and each.start_s < report.run.naive_s
+    ]
+
+
+def _dearest_names(waits: Iterable[TraceSpan]) -> str:
+    """What took most of the time of these waits; "2 names" are some that are pooled."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for each in waits:
+        seconds[each.name] += each.end_s - each.start_s
+    names = [each for each in seconds if not each[:1].isdigit()]
+    names.sort(key=lambda name: -seconds[name])
+    return listed(names, " and ", 2) or "several calls"
+
+
 def _lets_run_dry(report: TimingReport) -> str:
     """The waits after which more was launched, where they and the idle GPU matter."""
     least_s = WORTH_SAYING * report.run.elapsed_s
-    if report.run.elapsed_s - (report.busy_s or 0.0) < least_s:
+    if report.run.elapsed_s - (report.seen.busy_s or 0.0) < least_s:
         return ""
-    host = [each for each in report.spans if not each.thread]
-    starts_s = (each.start_s for each in host if each.kind is SpanKind.LAUNCH)
+    starts_s = (
+        each.start_s
+        for each in report.seen.spans
+        if each.kind is SpanKind.LAUNCH and not each.thread
+    )
     last_s = max(starts_s, default=0.0)
     waits = [
         each
-        for each in host
-        if each.kind is SpanKind.WAIT
-        and each.end_s <= last_s
-        and each.name not in _NO_LINES
+        for each in _waits(report)
+        if each.end_s <= last_s and each.name not in _NO_LINES
     ]
     if sum(each.end_s - each.start_s for each in waits) < least_s:
         return ""
-    names = {each.name for each in waits}
-    is_one = len(names) == 1 and not max(names)[0].isdigit()  # else "2 names", pooled
-    return names.pop() if is_one else "several calls"
+    return _dearest_names(waits)

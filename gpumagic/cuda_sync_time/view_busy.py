@@ -90,11 +90,14 @@ class _SeenScale(Scale):
 
     def share(self, lane: Lane) -> str:
         """How much of it the lane was busy for certain."""
-        busy_s = min(lane.busy_s, self.length_s)
-        text = share_text(busy_s / self.length_s) if self.length_s > 0 else UNKNOWN
-        if isinstance(lane, SeenLane) and not lane.is_known:
-            return f"at least {text}" if busy_s > 0 else UNKNOWN
-        return text
+        text = share_text(_part(lane.busy_s, self.length_s))
+        if not isinstance(lane, SeenLane) or lane.is_known:
+            return text
+        return f"at least {text}" if lane.busy_s > 0 else UNKNOWN
+
+
+def _part(seconds: float, whole_s: float) -> float | None:
+    return min(seconds / whole_s, 1.0) if whole_s > 0 else None
 
 
 class Picture(Timeline):
@@ -117,10 +120,9 @@ class Picture(Timeline):
 
 def picture(report: TimingReport, *, most: int) -> Picture:
     """The host's lanes first, then those of the devices."""
-    seen = report.profile or report.activity
     length_s = max(report.run.elapsed_s, 0.0)
-    if seen is not None and seen.length_s > 0:
-        length_s = seen.length_s  # on the clock of what was seen of it
+    if report.seen.length_s > 0:
+        length_s = report.seen.length_s  # on the clock of what was seen of it
     host = list(_host_lanes(report, length_s))
     lanes = [*host, *_device_lanes(report, length_s, most - len(host))]
     return Picture(CAPTION, tuple(lanes), ORDER, Span(0.0, length_s))
@@ -163,7 +165,7 @@ def _pool(group: Sequence[Span]) -> Iterator[Span]:
 def _host_lanes(report: TimingReport, length_s: float) -> Iterator[Lane]:
     """The thread that ran the code, and those that launched something as well."""
     threads: dict[int, list[TraceSpan]] = {0: []}
-    for span in report.spans:
+    for span in report.seen.spans:
         if span.kind not in DEVICE_KINDS:
             threads.setdefault(span.thread or 0, []).append(span)
     returned_s = min(max(report.run.naive_s, 0.0), length_s)
@@ -220,12 +222,12 @@ def laid_over(below: Sequence[Span], above: Sequence[Span]) -> Iterator[Span]:
 def _device_lanes(report: TimingReport, length_s: float, room: int) -> list[Lane]:
     if not report.run.uses_device:
         return []
-    if report.busy_s is None:
+    if report.seen.busy_s is None:
         return list(_as_far_as_known(report, length_s))
     streams: dict[StreamKey, list[Span]] = {}
-    for each in report.spans:
-        if each.kind in DEVICE_KINDS and each.device is not None:
-            key = each.device, -1 if each.stream is None else each.stream
+    for each in report.seen.spans:
+        if each.kind in DEVICE_KINDS:
+            key = each.device or 0, -1 if each.stream is None else each.stream
             streams.setdefault(key, []).append(_drawn_span(each))
     idle = {number for number, _ in report.setting.devices} - {
         each[0] for each in streams
@@ -260,8 +262,8 @@ def _one_lane(number: int, streams: dict[StreamKey, list[Span]], kind: str) -> L
     """All that ran on a device; what ran at the same time lies on each other."""
     its = [spans for (device, _), spans in streams.items() if device == number]
     joined = sorted(chain.from_iterable(its), key=lambda span: span.start_s)
-    more = f", {count_text(len(its), 'stream')}" if len(its) > 1 else ""
-    return SeenLane(f"{kind}:{number}{more}", tuple(joined))
+    name = f"{kind}:{number}, {count_text(len(its), 'stream')}"
+    return SeenLane(name, tuple(joined))
 
 
 def _as_far_as_known(report: TimingReport, length_s: float) -> Iterator[Lane]:
@@ -271,23 +273,21 @@ def _as_far_as_known(report: TimingReport, length_s: float) -> Iterator[Lane]:
     a single one as long as the host waits for it.
     """
     run, kind = report.run, report.setting.kind
-    done: dict[int | None, float | None]
-    done = {number: None for number, _ in report.setting.devices}
-    done |= {each.device: each.elapsed_s for each in run.events}
-    alone = len(done) <= 1
-    returned_s = min(max(run.naive_s, 0.0), length_s)
+    done = dict.fromkeys(number for number, _ in report.setting.devices) | run.events
+    alone = len(done) == 1
+    end_s = returned_s = min(max(run.naive_s, 0.0), length_s)
+    if report.tells(run.waited_s):
+        end_s = length_s
     waited = [
         (each.start_s, each.end_s)
-        for each in report.spans
+        for each in report.seen.spans
         if each.kind is SpanKind.WAIT and each.start_s < each.end_s <= returned_s
     ]
-    for number, done_s in done.items() or [(None, None)]:
-        sure = list(waited) if alone else []
-        until_s = returned_s
-        if done_s is not None:
-            until_s = min(max(done_s, returned_s), length_s)
-        if report.tells(run.waited_s):
-            sure.append((returned_s, length_s if alone else until_s))
+    for number, done_s in done.items():
+        until_s = min(max(done_s or 0.0, returned_s), end_s)
+        sure = [(returned_s, until_s)]
+        if alone:
+            sure = [*waited, (returned_s, end_s)]
         above = apart(
             Span(*each, _AT_WORK, KERNEL) for each in sure if each[0] < each[1]
         )
@@ -295,8 +295,7 @@ def _as_far_as_known(report: TimingReport, length_s: float) -> Iterator[Lane]:
         behind_s = run.waited_s if done_s is None else run.tail_s or 0.0
         unknown_until_s = length_s if report.tells(behind_s) else until_s
         below = [Span(0.0, unknown_until_s, "", PERHAPS)]
-        name = kind if number is None else f"{kind}:{number}"
-        yield SeenLane(name, tuple(laid_over(below, above)))
+        yield SeenLane(f"{kind}:{number}", tuple(laid_over(below, above)))
 
 
 _NAMESPACES = re.compile(r"(?:\w+::|\(anonymous namespace\)::)+(?=\w)")
@@ -333,14 +332,15 @@ def _shares(profile: Profile, setting: Setting) -> Iterator[tuple[str, Cell]]:
     length = profile.length_s
 
     def timed(seconds: float) -> str:
-        share = share_text(min(seconds / length, 1.0) if length > 0 else None)
+        share = share_text(_part(seconds, length))
         return f"{seconds_text(seconds)}, {share} of the time"
 
-    yield "at least one stream busy", timed(profile.busy_s)
-    yield "no stream busy", timed(max(length - profile.busy_s, 0.0))
+    busy_s = profile.busy_s or 0.0
+    yield "at least one stream busy", timed(busy_s)
+    yield "no stream busy", timed(max(length - busy_s, 0.0))
     yield "two streams or more at once", timed(profile.overlapped_s)
     if profile.copying_s > 0:
-        hidden = share_text(min(profile.hidden_copy_s / profile.copying_s, 1.0))
+        hidden = share_text(_part(profile.hidden_copy_s, profile.copying_s))
         said = f"{seconds_text(profile.copying_s)}, {hidden} of it behind kernels"
         yield "copies", said
     yield "kernels, copies and fills", f"{profile.launches:,}"
@@ -408,13 +408,14 @@ def kernel_table(profile: Profile, guessed: Collection[str] = ()) -> Table:
         of_all = _of_busy_time(profile, each.total_s)
         return Meter(of_all, share_text(of_all), is_short=known)
 
-    bound = Property(Column("Limited by"), lambda each: each.bound or "-")
-    properties = (
+    properties = [
         Property(Column("Kernel or copy"), name),
         *_COUNT_AND_TOTAL,
         Property(Column("Of busy time"), share),
-        *((bound,) if known else ()),
-    )
+    ]
+    if known:
+        bound = Property(Column("Limited by"), lambda each: each.bound or "-")
+        properties.append(bound)
     caption = "What took most of the GPU's time"
     return Table.of(caption, properties, _by_short_name(profile), name="kernels")
 
@@ -422,7 +423,7 @@ def kernel_table(profile: Profile, guessed: Collection[str] = ()) -> Table:
 def _of_busy_time(profile: Profile, seconds: float) -> float | None:
     """Which share of the time of all streams that is."""
     busy = sum(each.busy_s for each in profile.streams) or profile.busy_s
-    return min(seconds / busy, 1.0) if busy > 0 else None
+    return _part(seconds, busy or 0.0)
 
 
 def operators_table(operators: Sequence[OperatorTime]) -> Table:
@@ -430,7 +431,7 @@ def operators_table(operators: Sequence[OperatorTime]) -> Table:
     whole_s = sum(each.self_s for each in operators)
 
     def of_all(operator: OperatorTime) -> Meter:
-        share = operator.self_s / whole_s if whole_s > 0 else None
+        share = _part(operator.self_s, whole_s)
         return Meter(share, share_text(share))
 
     properties = (

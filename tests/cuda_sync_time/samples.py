@@ -14,8 +14,8 @@ from gpumagic.cuda_sync_time.answer_repeat import RepeatedReport
 from gpumagic.cuda_sync_time.answer_run import TimingReport
 from gpumagic.cuda_sync_time.one_run import RaceReport
 from gpumagic.cuda_sync_time.records import (
+    LIBRARY,
     Activity,
-    DeviceTime,
     Flag,
     FlagKind,
     LineTime,
@@ -95,7 +95,7 @@ GPU_BOUND = TimingReport(
         0.4 * MS,
         tail_s=9 * US,
         backlog_s=12 * US,
-        events=(DeviceTime(0, 84.2 * MS),),
+        events={0: 84.2 * MS},
     ),
 )
 LAUNCH_BOUND = TimingReport(
@@ -109,7 +109,7 @@ SYNCING = dataclasses.replace(
     syncs=(
         SyncPoint(".item()", LOSSES, 1000, 14.2 * MS),
         SyncPoint("copy to the host", TRAIN, 3, 120 * US, LOSSES),
-        SyncPoint("torch.cuda.synchronize()", None, 1),
+        SyncPoint("torch.cuda.synchronize()", LIBRARY, 1),
     ),
     flags=(Flag(FlagKind.LOOKED_ON, names=("--syncs",)),),
     activity=Activity(
@@ -129,7 +129,7 @@ TAIL = TimingReport(
         0.3 * MS,
         tail_s=50.2 * MS,
         backlog_s=33.4 * MS,
-        events=(DeviceTime(0, 7.8 * MS), DeviceTime(1, None)),
+        events={0: 7.8 * MS, 1: None},
     ),
     (Flag(FlagKind.BACKLOG, 33.4 * MS), Flag(FlagKind.TAIL, 50.2 * MS)),
 )
@@ -151,7 +151,7 @@ ON_SIMULATOR = TimingReport(
         0.31 * MS,
         tail_s=0.0,
         backlog_s=0.0,
-        events=(DeviceTime(0, 7.61 * MS),),
+        events={0: 7.61 * MS},
         simulated_in_s=0.042,
     ),
     activity=seen(
@@ -237,6 +237,7 @@ EVERY_FLAG = tuple(
             FlagKind.LIMITED: ("power limit", "heat"),
             FlagKind.UNWATCHED: ("no waits could be noted: no such mode",),
             FlagKind.NOT_DRAINED: ("RuntimeError: CUDA error",),
+            FlagKind.ERROR_AT_END: ("RuntimeError: CUDA error",),
             FlagKind.LOOKED_ON: ("--lines",),
         }.get(kind, ()),
         device=0,
@@ -276,7 +277,7 @@ def profile(spans, length_s, **others):
         "kernels": (),
     }
     ordered = tuple(sorted(spans, key=lambda span: span.start_s))
-    return Profile(length_s, ordered, **{**facts, **others})
+    return Profile(ordered, length_s, **{**facts, **others})
 
 
 TWO_STREAMS = profile(

@@ -10,6 +10,7 @@ import pytest
 from gpumagic.cuda_sync_time import lines as lines_module
 from gpumagic.cuda_sync_time import measure
 from gpumagic.cuda_sync_time.lines import LineTracer
+from gpumagic.cuda_sync_time.records import LineTime
 from gpumagic.errors import GpuMagicError
 from gpumagic.report.events import SpanKind, TraceSpan
 from gpumagic.report.places import Places
@@ -56,7 +57,8 @@ def traced(program=PROGRAM, clock=None):
 
 def by_number(tracer, spans=()):
     """What each line came to, by its number."""
-    return {each.line[1]: each for each in tracer.by_line(spans, 0)}
+    host, device = tracer.host_by_line(), tracer.device_by_line(spans, 0)
+    return {line[1]: LineTime(line, None, *host[line], *device[line]) for line in host}
 
 
 def test_each_line_is_counted_as_often_as_it_begins():

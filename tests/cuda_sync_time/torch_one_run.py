@@ -81,7 +81,7 @@ def test_work_on_a_side_stream_counts_and_is_flagged(bench):
     assert 0.05 <= report.run.elapsed_s < 0.05 + OVERHEAD_S
     assert report.run.tail_s == pytest.approx(0.05, rel=0.01)
     assert flag(report, FlagKind.TAIL).amount == report.run.tail_s
-    assert all(each.elapsed_s < OVERHEAD_S for each in report.run.events)
+    assert all(each < OVERHEAD_S for each in report.run.events.values())
 
 
 def test_earlier_work_is_waited_for_and_told_and_not_counted(bench):
@@ -99,10 +99,9 @@ def test_a_device_that_is_not_current_is_waited_for(bench):
     """Work on the second GPU counts while the first one is current."""
     report = bench.time(lambda: bench.busy(40, device=1))
 
-    first, second = report.run.events
+    first_s, second_s = report.run.events[0], report.run.events[1]
     assert report.run.elapsed_s >= 0.04
-    assert (first.device, second.device) == (0, 1)
-    assert first.elapsed_s < OVERHEAD_S < 0.04 <= second.elapsed_s
+    assert first_s < OVERHEAD_S < 0.04 <= second_s
     assert FlagKind.TAIL not in kinds(report)
 
 
@@ -137,7 +136,7 @@ def test_a_first_use_is_waited_for_and_labelled(box):
     assert report.run.elapsed_s > 0.15 + 0.04  # a context takes its time
     assert report.run.tail_s is None
     assert report.run.backlog_s is None
-    assert report.run.events == ()
+    assert report.run.events == {}
     assert flag(report, FlagKind.FIRST_USE).device == 0
 
 

@@ -20,7 +20,7 @@ def busy(report):
 """
 _ON_FOUR = f"""{_SPIN}
 def events(report):
-    return [[each.device, each.elapsed_s] for each in report.run.events]
+    return [list(each) for each in report.run.events.items()]
 
 torch.zeros(1, device="cuda:0")
 torch.cuda.synchronize()

@@ -31,7 +31,7 @@ def test_a_non_blocking_side_stream_is_in_the_time(torch, spin):
 
     assert report.run.elapsed_s >= 0.045
     assert report.run.naive_s < 0.03
-    assert report.run.events[0].elapsed_s < 0.03
+    assert report.run.events[0] < 0.03
     assert report.run.tail_s > 0.03
     assert FlagKind.TAIL in kinds(report)
 
@@ -41,9 +41,7 @@ def test_the_starting_stream_leaves_no_tail(spin):
     reports = (measure(lambda: spin(60)) for _ in range(3))
     report = min(reports, key=lambda each: each.run.elapsed_s)  # nothing held it up
 
-    assert report.run.events[0].elapsed_s == pytest.approx(
-        report.run.elapsed_s, rel=0.1
-    )
+    assert report.run.events[0] == pytest.approx(report.run.elapsed_s, rel=0.1)
     assert FlagKind.TAIL not in kinds(report)
     assert report.bound is Bound.DEVICE
 
@@ -85,7 +83,7 @@ def test_a_long_wait_ends_within_half_a_percent(torch, spin):
     main = measure(lambda: spin(400))
     aside = measure(lambda: (spin(100), spin(400, side)))
 
-    assert main.run.elapsed_s == pytest.approx(main.run.events[0].elapsed_s, rel=5e-3)
+    assert main.run.elapsed_s == pytest.approx(main.run.events[0], rel=5e-3)
     assert aside.run.elapsed_s > main.run.elapsed_s * 0.9
     assert FlagKind.TAIL in kinds(aside)
 
@@ -113,7 +111,7 @@ def test_a_trace_is_not_full_of_our_questions(torch, spin, tmp_path):
 
     report = measure(code, trace_file=str(file))
 
-    assert report.profile.problem is None
+    assert report.profile.problem == ""
     assert report.run.elapsed_s >= 0.045
     assert file.read_text().count("cudaEventQuery") <= 4 * POLLS_IN_A_TRACE
 

@@ -177,7 +177,7 @@ def test_the_clock_stops_before_what_a_cell_ends_with_is_drawn(
     """However long drawing a traceback or a value takes, the cell is over before."""
     seen = []
     monkeypatch.setattr(
-        "gpumagic.cuda_sync_time.notebook.display", lambda *what: seen.extend(what)
+        "gpumagic.cuda_sync_time.magic.display", lambda *what: seen.extend(what)
     )
     real = shell.showtraceback
 
@@ -200,7 +200,7 @@ FAULTS = {
     "the beginning of timing": "gpumagic.cuda_sync_time.one_run.OneRun.begin",
     "the end of timing": "gpumagic.cuda_sync_time.one_run.OneRun.end",
     "its report": "gpumagic.cuda_sync_time.one_run.OneRun.report",
-    "showing it": "gpumagic.cuda_sync_time.notebook.display",
+    "showing it": "gpumagic.cuda_sync_time.magic.display",
     "the first look at memory": "gpumagic.gpu_mem.cell.OneCell.begin",
     "the last look at memory": "gpumagic.gpu_mem.cell.OneCell.end",
     "its line": "gpumagic.gpu_mem.cell.OneCell.report",
@@ -296,7 +296,7 @@ def _modes_of_the_magics(shell, told):
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.delitem(sys.modules, "torch", raising=False)
-        patch.setattr("gpumagic.cuda_sync_time.notebook.display", told.append)
+        patch.setattr("gpumagic.cuda_sync_time.magic.display", told.append)
         shell.run_cell(ON)
         yield
         shell.run_cell(OFF)
