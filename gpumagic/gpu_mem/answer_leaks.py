@@ -116,8 +116,9 @@ class LeakReport(Report):
 
 def leaks_headline(report: LeakReport) -> str:
     """How much could come back, and from how many holders."""
-    if not report.leaks and report.grown:
-        first = report.grown[0]
+    first = next(iter(report.grown), None)
+    # Once is how gradients and an optimizer's state come into being.
+    if not report.leaks and first and first.times > 1:
         more = bytes_text(first.grown_bytes)
         return f"{short(first.name)} holds {more} more than when it was first seen"
     if not report.leaks:

@@ -196,7 +196,7 @@ def bars(devices: Sequence[DeviceMemory], setting: Setting) -> kit.Stacks:
         legend = tuple((kind, f"{bytes_text(sizes[kind])} {m}") for kind, m in _LEGEND)
     caption = "Memory now"
     if end < largest:
-        caption += f": scale to {part_text(end, largest)}"
+        caption += f": drawn up to {bytes_text(end)} of {bytes_text(largest)}"
     elif len({each.name for each in devices}) == 1 and devices[0].name:
         caption += f", {devices[0].name}"
     return kit.Stacks(caption, tuple(stacks), legend)

@@ -467,8 +467,9 @@ class Looks:
             if each.kind in _GROW:
                 name = each.name, each.device
                 looks = self.held.setdefault(name, deque(maxlen=_MOST_LOOKS))
-                if not looks and each.delta_bytes:
-                    looks.append(each.reachable_bytes - each.delta_bytes)
+                held_before = each.reachable_bytes - each.delta_bytes
+                if not looks and each.delta_bytes and held_before:  # else it was made
+                    looks.append(held_before)
                 looks.append(each.reachable_bytes)
 
     def grown(self, now: Holdings) -> tuple[Growth, ...]:
@@ -480,7 +481,6 @@ class Looks:
             Growth(*name, held[-1], held[-1] - held[0], _times(held))
             for name, held in looks
             if held[-1] == max(held) and held[-1] - held[0] >= _WORTH_NAMING
-            if held[0] or _times(held) > 1  # else it was made, and has not grown since
         ]
         return tuple(sorted(found, key=lambda each: (-each.times, -each.grown_bytes)))
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import magics_class
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     Asked = list[tuple[str, ast.expr]]
 
+_VIEW = re.compile(r"(.+)\.view\(([-\d, ]+)\)")
 _ORDER = (
     "options come first, then expressions with commas between them: "
     "%tensor_info --view 24 x.t()"
@@ -182,6 +184,8 @@ class TensorMagics(GpuMagics):
             hint = "in a cell of its own an expression shows its whole traceback"
             if any(" --" in text for text, _ in asked):
                 hint = _ORDER
+            elif view := _VIEW.fullmatch(asked[0][0]):
+                hint = f"%tensor_info --view {view[2].replace(' ', '')} {view[1]}"
             return None, "\n".join(failures), hint
         try:
             report = self._report_on(values, texts, options)

@@ -95,6 +95,7 @@ def test_what_raises_costs_one_line(shell):
     ("line", "said", "hint"),
     [
         ("y", "name 'y' is not defined", "whole traceback"),
+        ("x.t().view(1, -1, 7)", "RuntimeError", "--view 1,-1,7 x.t()"),
         ("x --view 24", "", "options come first"),
         ("x --values", "name 'values' is not defined", "options come first"),
         ("--view 4 [x]", "[x] is no tensor", "[x][0]"),
