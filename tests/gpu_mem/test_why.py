@@ -18,6 +18,7 @@ from gpumagic.gpu_mem.records import (
     OomFacts,
 )
 from gpumagic.simulator.allocator_segments import shortage_text
+from gpumagic.simulator.allocator_settings import NO_LIMIT_BYTES
 
 MIB, GIB = 1 << 20, 1 << 30
 ALLOCATED, FREE = BlockState.ALLOCATED, BlockState.FREE
@@ -121,7 +122,7 @@ def test_a_limit_of_this_process():
     assert (in_pieces.causes, in_pieces.is_capped) == ((Cause.FRAGMENTED,), True)
     assert verdict_of(limited(500)).causes == (Cause.NEVER_FITS,)
     assert not verdict_of(limited(20_000, free=200)).is_capped
-    assert not verdict_of(limited(None)).is_capped
+    assert not verdict_of(limited(NO_LIMIT_BYTES)).is_capped
 
 
 @settings(deadline=None, max_examples=200)
