@@ -36,7 +36,7 @@ _LETTERS = {"": "", "NaN": "N", "inf": "I"}
 
 def values_headline(report: TensorReport, values: ValueSummary) -> str:
     """What is not finite, with the place of the first; then the range of the rest."""
-    numel = prod(report.size or ())
+    numel = 0 if report.size is None else prod(report.size)
     count = f"{numel:,} value{'s' if numel != 1 else ''}"
     said, others = f"{count}, no NaN, no inf", "from"
     if odd := values.not_finite:
