@@ -110,10 +110,8 @@ def _fit(torch: TorchBuild, facts: Facts) -> Finding:
         found += "; it runs on the simulated GPU"
     elif facts.inventory.gpus and not built:
         up_to = f" (this driver runs CUDA up to {driver})" if driver else ""
-        verdict, hint = (
-            Verdict.PROBLEM,
-            f"install a build for CUDA: {_GET_TORCH}{up_to}",
-        )
+        verdict = Verdict.PROBLEM
+        hint = f"install a build for CUDA: {_GET_TORCH}{up_to}"
         found += ", so it cannot use the GPU"
     elif built and runs and built[0] > runs[0]:
         found += f", but this driver only runs CUDA up to {driver}"

@@ -81,8 +81,7 @@ def draw_comparison(report: CompareReport) -> Drawing:
 
 def draw_aliases(report: AliasReport) -> Drawing:
     """The names that share memory."""
-    said = alias_headline(report)
-    return drawn(said, _aliases(report), simulated=report.simulated)
+    return drawn(alias_headline(report), _aliases(report), simulated=report.simulated)
 
 
 def comparison_headline(report: CompareReport) -> str:
