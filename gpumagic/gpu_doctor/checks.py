@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.devices.protocols import Initialisation
 from gpumagic.report.record import Record
-from gpumagic.report.units import UNKNOWN, count_text
+from gpumagic.report.units import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -109,11 +109,9 @@ def _fit(torch: TorchBuild, facts: Facts) -> Finding:
     if facts.simulated:  # any build runs on it
         found += "; it runs on the simulated GPU"
     elif facts.inventory.gpus and not built:
-        up_to = f"this driver runs CUDA up to {driver or UNKNOWN}"
-        verdict, hint = (
-            Verdict.PROBLEM,
-            f"install a build for CUDA: {_GET_TORCH} ({up_to})",
-        )
+        up_to = f" (this driver runs CUDA up to {driver})" if driver else ""
+        verdict = Verdict.PROBLEM
+        hint = f"install a build for CUDA: {_GET_TORCH}{up_to}"
         found += ", so it cannot use the GPU"
     elif built and runs and built[0] > runs[0]:
         found += f", but this driver only runs CUDA up to {driver}"

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 _BARS = 4  # in sight
 _MUCH_WAITING = 0.05  # of the time of all
-_LEAST_S = 1e-9  # of own work: no clock tells less
 
 _PROFILE = f"{LOAD} `%%px` above `%%cuda_sync_time --profile` tells its kernels"
 _PARTS = "`watch(profile=True)` tells in which part of a step"
@@ -181,17 +180,18 @@ def _who_is_slow(report: RanksReport, names: Names) -> str:
         own = range_text(seconds_text(min(own_s)), seconds_text(max(own_s)))
         waiting = f"{share_text(report.waiting_share)} of the time was waiting"
         return f"no {names.noun} stands out: own work took {own}, {waiting}"
-    others_s = [each.own_s for each in report.times if each is not slow]
-    ratio = ratio_text(slow.own_s / max(median(others_s), _LEAST_S))
     than, others = ("as long as the other", "other")
     if len(report.times) > 2:
         than, others = "the median", "others"
+    ratio = "longest"
+    if others_s := median(each.own_s for each in report.times if each is not slow):
+        ratio = f"{ratio_text(slow.own_s / others_s)} {than}"
     where = ""
     if report.during:
         where = f", {view_shares.IN.get(report.during, f'in {report.during}')}"
     elif report.one_collective:
         where = f", all before collective {report.one_collective:,}"
-    said = f"{names.at(slow.name)} took {ratio} {than} for its own work{where}"
+    said = f"{names.at(slow.name)} took {ratio} for its own work{where}"
     if not slow.blamed_s:
         return f"{said}; nobody waited for it"
     share = share_text(slow.blamed_s / report.elapsed_s)

@@ -138,8 +138,8 @@ def workers_clause(search: records.WorkerSearch, kept: float = 0.0) -> str:
     if not search.gains:
         others = [str(each.workers) for each in search.trials]
         others.remove(str(search.now))
-        plural = "worker" if others == ["1"] else "workers"
-        return f"{listed(others)} {plural} load no faster" if others else ""
+        load = "worker loads" if others == ["1"] else "workers load"
+        return f"{listed(others)} {load} no faster" if others else ""
     who = {0: "without workers it loads", 1: "1 worker loads"}
     said, as_fast = who.get(count, f"{count} workers load"), times_text(search.times)
     if not new.starts_long:
@@ -291,7 +291,8 @@ def _sentences(report: LoaderReport) -> Iterator[str]:
             count = count_text(found.batches, "batch", "batches")
             yield f"The first {count} are the same in value, order and class."
         elif found:
-            yield f"Batches could not be compared: {found.problem or found.difference}."
+            known = "could not be compared" if found.problem else "differ"
+            yield f"Batches {known}: {found.problem or found.difference}."
     elif report.anatomy.leaves and report.state not in _NOTHING_TO_PIN:
         memory = [_capital(pageable_sentence(report.anatomy))]
         if not report.loader.pin_memory and memory[0].endswith("pageable"):

@@ -95,8 +95,7 @@ def _copying(copies: Sequence[CopyLine]) -> str:
 def _parts(report: WatchReport) -> Iterator[Part]:
     """What went wrong, what to type, and which lines held the host."""
     yield from notes_of(sorted(report.remarks, key=lambda remark: not remark.serious))
-    longest_first = sorted(report.waits, key=lambda wait: -wait.total_s)
-    for longest in longest_first[:1]:
+    for longest in sorted(report.waits, key=lambda wait: -wait.total_s)[:1]:
         if longest.total_s <= max(0.1 * report.host_s, 0.01):
             break
         name = longest.loader if longest.loader.isidentifier() else "NAME"

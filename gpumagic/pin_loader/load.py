@@ -176,7 +176,7 @@ class Arrivals:
                 timed.append(stamps[-1])
                 if not (len(timed) - 1) % self._round:
                     took_s = timed[-1].now_s - timed[-self._round - 1].now_s
-                    self._samples.append(took_s / self._round)
+                    self._samples.append(max(took_s / self._round, 1e-9))
             else:
                 long = now_s - self._began_s > self._budget_s / 2
                 if len(stamps) >= (self._round if long else self._ahead):

@@ -185,8 +185,7 @@ def _compared(old: Any, new: Any, most: int, enough_s: float) -> Sameness:
         return Sameness(count, same=True)
     # A difference is one of the loaders, or of random numbers.
     workers = [getattr(each, "num_workers", 0) for each in (old, new)]
-    _, by_itself = parts_from(old)
-    if by_itself:
+    if parts_from(old)[1]:
         problem = "the old loader itself gives other values each time"
         return Sameness(place, same=False, problem=problem)
     if workers[0] != workers[1] and not is_iterable_style(_host(old)):

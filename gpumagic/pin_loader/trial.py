@@ -348,7 +348,7 @@ def _put_back_all(left: list[PutBack]) -> None:
         except KeyboardInterrupt as stop:  # the part is put back once more
             failed = stop
         except Exception as wrong:  # noqa: BLE001 -- the others are still to come
-            failed = failed or wrong
+            failed = wrong if failed is None else failed
             left.pop()
     if failed is not None:
         raise failed

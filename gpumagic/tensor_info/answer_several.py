@@ -81,14 +81,13 @@ def draw_comparison(report: CompareReport) -> Drawing:
 
 def draw_aliases(report: AliasReport) -> Drawing:
     """The names that share memory."""
-    said = alias_headline(report)
-    return drawn(said, _aliases(report), simulated=report.simulated)
+    return drawn(alias_headline(report), _aliases(report), simulated=report.simulated)
 
 
 def comparison_headline(report: CompareReport) -> str:
     """Whether there are NaNs, where that was asked for, and elements in common."""
-    read = {each.expression: each.values for each in report.tensors if each.values}
-    odd = [name for name, values in read.items() if values.not_finite]
+    read = [(e.expression, e.values) for e in report.tensors if e.values]
+    odd = [name for name, values in read if values.not_finite]
     sharing = _sharing(report)
     if odd:
         return f"NaN or inf in {listed(odd, most=_MOST_TOLD)}; {sharing}"

@@ -7,6 +7,7 @@ on a grey print. NaN and infinities have letters, on white.
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from gpumagic.drawing import Column, Property, Table
@@ -35,7 +36,8 @@ _LETTERS = {"": "", "NaN": "N", "inf": "I"}
 
 def values_headline(report: TensorReport, values: ValueSummary) -> str:
     """What is not finite, with the place of the first; then the range of the rest."""
-    count = f"{report.numel or 0:,} value{'s' if report.numel != 1 else ''}"
+    numel = 0 if report.size is None else prod(report.size)
+    count = f"{numel:,} value{'s' if numel != 1 else ''}"
     said, others = f"{count}, no NaN, no inf", "from"
     if odd := values.not_finite:
         first = values.first_nan or values.first_inf or ()

@@ -221,7 +221,7 @@ def model_report(expression: str, kind: str, walk: Walk, whole: Branch) -> Model
         roles=_amounts(leaves, lambda leaf: _ROLES[leaf.role]),
         types=_amounts(leaves, _type),
         odd=tuple(_oddities(leaves)),
-        values=sum(leaf.values is not None for leaf in leaves),
+        values=len({_key(leaf) for leaf in leaves if leaf.values}),
         complete=walk.complete,
         remarks=tuple(dict.fromkeys(_remarks(leaves))),
         simulated=any(leaf.reading.simulated for leaf in leaves),
@@ -230,7 +230,8 @@ def model_report(expression: str, kind: str, walk: Walk, whole: Branch) -> Model
 
 def _key(leaf: Leaf) -> Hashable:
     """The same for tensors that are one in memory."""
-    return leaf.reading.placed or leaf.reading.identity or (id(leaf),)
+    placed = leaf.reading.numel and leaf.reading.placed  # what is empty lies nowhere
+    return placed or leaf.reading.identity or (id(leaf),)
 
 
 def _total(leaves: Iterable[Leaf], name: str = "") -> Amount:

@@ -208,15 +208,10 @@ def test_every_problem_says_what_to_do():
                 assert found.next_step, found
 
 
-def test_loading_the_driver_library_is_no_change():
-    """`import torch` maps libcuda; that alone starts nothing and is not reported."""
-    before = on(ONE_GPU, cuda=CudaState(Initialisation.NOT_LOADED))
-    assert compare(before, ONE_GPU).changes == ()
-
-
-def test_an_empty_variable_can_be_read():
-    """Set to nothing and not set are told apart."""
-    before = on(ONE_GPU, environment={"CUDA_VISIBLE_DEVICES": ""})
+def test_an_empty_variable_is_a_change_and_a_driver_library_is_none():
+    """Set to nothing is not unset; `import torch` maps libcuda, and starts nothing."""
+    nowhere = CudaState(Initialisation.NOT_LOADED)
+    before = on(ONE_GPU, environment={"CUDA_VISIBLE_DEVICES": ""}, cuda=nowhere)
     (change,) = compare(before, ONE_GPU).changes
     assert (change.before, change.after) == ("''", "unset")
 

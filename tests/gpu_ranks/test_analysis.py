@@ -134,6 +134,9 @@ def test_what_all_know_is_told_where_traces_were_cut():
         assert each.elapsed_s == pytest.approx(0.130)
         parts = each.own_s + each.waits_s + each.moves_s
         assert parts == pytest.approx(each.elapsed_s)
+    # Cut in the midst of a collective, one has done no work that there is a ratio to.
+    told = analyse(played([[NS, 0], [0, 0]], [MS])).headline
+    assert "; rank 0 took longest for its own work; " in told
 
 
 def crowd(random_of, ranks, collectives):

@@ -113,6 +113,7 @@ def test_a_numpy_array_has_strides_in_elements_and_keeps_its_own():
     assert describe(np.zeros(4).view(np.uint8)).storage_bytes == 32
     assert (odd.stride, odd.is_contiguous, odd.storage_bytes) == (None, None, 20)
     assert "no multiples of its itemsize" in odd.remarks[0]
+    assert ": 4 values, " in describe(records["value"], values=True).headline
 
 
 def test_what_is_to_be_typed_of_an_array_are_methods_of_numpy():

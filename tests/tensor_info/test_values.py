@@ -132,11 +132,12 @@ def test_headline_of_several_says_first_whether_their_values_are_sound():
     """With values asked for, a NaN in one of them is in the first line."""
     x, broken = torch.ones(3), torch.tensor([1.0, math.nan])
 
-    def told(*xs, **options):
-        return compare(*xs, expressions=["x", "y"], **options).headline
+    def told(*xs, names="xy", **options):
+        return compare(*xs, expressions=[*names], **options).headline
 
     assert told(x, broken, values=True) == "NaN or inf in y; x and y share no elements"
     assert told(x, x + 1, values=True) == "no NaN or inf; x and y share no elements"
+    assert told(broken, x, names="ff", values=True).startswith("NaN or inf in f; ")
     assert told(x, broken) == "x and y share no elements"
 
 
