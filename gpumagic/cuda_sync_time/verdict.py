@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.cuda_sync_time.findings import COSTS_ONCE, floor_text
 from gpumagic.cuda_sync_time.records import Bound, FlagKind, titled
-from gpumagic.report.events import DEVICE_KINDS, SpanKind
+from gpumagic.report.events import DEVICE_KINDS, SpanKind, length, merged
 from gpumagic.report.units import (
     count_text,
     listed,
@@ -319,12 +319,12 @@ def _advice_seen(report: TimingReport, busy_s: float) -> Iterator[tuple[str, ...
     from gpumagic.cuda_sync_time.view_busy import dearest
 
     whole_s, profile = report.run.elapsed_s, report.profile
-    copies = (each for each in report.seen.spans if each.kind is SpanKind.COPY)
-    copying_s = sum(each.end_s - each.start_s for each in copies)
+    kernels = (each for each in report.seen.spans if each.kind is SpanKind.KERNEL)
+    kernels_s = length(merged((each.start_s, each.end_s) for each in kernels))
     if names := _lets_run_dry(report):
         text = f"the host waits at {names}, and then the GPU has nothing to do"
         yield text, "--syncs names the lines"
-    elif busy_s >= _NEARLY_ALL * whole_s and copying_s > _MOSTLY * busy_s:
+    elif busy_s >= _NEARLY_ALL * whole_s and kernels_s < (1 - _MOSTLY) * busy_s:
         yield _COPIES_LIMIT
     elif busy_s >= _NEARLY_ALL * whole_s:
         if not (profile and profile.kernels):

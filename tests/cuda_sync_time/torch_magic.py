@@ -177,10 +177,17 @@ def test_copies_are_told_from_kernels_and_the_staging_of_memory_from_both(shell,
     run(shell, "pageable = torch.ones(1 << 20); y = pageable.to('sim')")
     code = "for _ in range(3):\n    z = pageable.to('sim') + 1"
 
-    for cell in (f"\n{code}", f" --syncs\n{code}", "\ny.cpu();"):
+    run(
+        shell,
+        "pinned = torch.ones(1 << 22).pin_memory(); w, v = pinned.to('sim'), pinned.to('sim')",
+    )
+    copied = "\nwith torch.sim.Stream(): v.copy_(pinned, non_blocking=True)"
+    beside = f"{copied}\nfor _ in range(4): w.view(8, 512, -1) @ w.view(8, -1, 512)"
+    for cell in (f"\n{code}", f" --syncs\n{code}", "\ny.cpu();", beside):
         run(shell, f"%%cuda_sync_time{cell}")
 
-    plain, syncs, home = shown
+    plain, syncs, home, hidden = shown
+    assert "copies" not in str(hidden)
     assert "at copy from pageable memory" in plain.headline
     assert "mostly at copies from pageable memory" in syncs.headline
     assert all("pin_memory()" in str(each) for each in (plain, syncs))
