@@ -106,7 +106,7 @@ def limited(allowed_mib, **figures):
     text = shortage_text(
         device=0,
         total_bytes=80_000 * MIB,
-        allowed_bytes=None if allowed_mib is None else allowed_mib * MIB,
+        allowed_bytes=allowed_mib * MIB,
         used_bytes=20_000 * MIB,
         **{f"{name}_bytes": mib * MIB for name, mib in known.items()},
     )
@@ -119,9 +119,12 @@ def test_a_limit_of_this_process():
     assert (capped.causes, capped.is_capped) == ((Cause.TOO_MUCH_LIVE,), True)
     in_pieces = verdict_of(limited(20_000, allocated=10_000))
     assert (in_pieces.causes, in_pieces.is_capped) == ((Cause.FRAGMENTED,), True)
-    assert verdict_of(limited(500)).causes == (Cause.NEVER_FITS,)
+    never = limited(500, allocated=0, reserved=0)
+    assert causes_of(never) == (Cause.NEVER_FITS,)
     assert not verdict_of(limited(20_000, free=200)).is_capped
-    assert not verdict_of(limited(None)).is_capped
+    uncounted = DeviceMemory(Counters(0), total_bytes=80 * GIB, cap_bytes=40 * GIB)
+    asked = replace(EMPTY, requested_bytes=MIB, free_bytes=GIB)
+    assert not verdict_of(asked, memory=uncounted).is_capped
 
 
 @settings(deadline=None, max_examples=200)
