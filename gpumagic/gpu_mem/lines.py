@@ -156,7 +156,7 @@ def _spot(event: MemoryEvent) -> Spot:
 
 def _place(spot: Spot, in_cell: InCell) -> str:
     """A line in words: `line 3` of the cell, `train.py, line 40`, "" for none."""
-    if in_cell(spot.file):
+    if spot.line and in_cell(spot.file):
         return f"line {spot.line}"
     return line_in(spot.file, spot.line).where if spot.file else ""
 

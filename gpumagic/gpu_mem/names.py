@@ -140,8 +140,9 @@ def variables_of(sources: Sources) -> list[tuple[str, Any]]:
     shown = {*map(id, sources.outputs.values())}
     found: list[tuple[str, Any]] = []
     for name, value in list(sources.namespace.items()):
-        is_result = id(value) in shown and _SHOWN.fullmatch(str(name))
-        if type(name) is str and not is_result and not _is_of_the_shell(name, value):
+        if type(name) is not str or (id(value) in shown and _SHOWN.fullmatch(name)):
+            continue
+        if not _is_of_the_shell(name, value):
             found.append((name, value))
     held = {id(value) for _, value in found}
     found += in_classes(list(found), sources.namespace.get("__name__"))
