@@ -460,8 +460,11 @@ def frames_with_locals(error: Error) -> Iterator[tuple[str, Any]]:
 
 def _frames_kept_by(error: Error | FrameType) -> Iterator[FrameType]:
     """The frames that live because of an error, innermost first, each once."""
-    running = sys._current_frames().values()  # these live without any error
-    done = {id(frame) for innermost in running for frame in _with_callers(innermost)}
+    done = {  # these live without any error
+        id(frame)
+        for innermost in sys._current_frames().values()
+        for frame in _with_callers(innermost)
+    }
     for each in errors_within(error):
         frames: list[Any] = [each]
         if type(each) is not FrameType:
@@ -515,20 +518,25 @@ def running_locals() -> Iterator[tuple[str, Any]]:
     that of a second thread, or call.
     """
     met = Counter[str]()
-    places = users_places()
     seen = set[int]()
-    for innermost in sys._current_frames().values():
-        for frame in reversed(list(_with_callers(innermost))):
-            code = frame.f_code
-            is_function = code.co_flags & inspect.CO_OPTIMIZED
-            if not is_function or not places.is_users(code.co_filename):
-                continue
-            for name, value in _running_locals_of(frame).items():
-                if id(value) not in seen:
-                    seen.add(id(value))
-                    where = f"{name} in {code.co_name}"
-                    met[where] += 1
-                    yield where if met[where] == 1 else f"{where} ({met[where]})", value
+    for frame in _running_functions(users_places()):
+        for name, value in _running_locals_of(frame).items():
+            if id(value) not in seen:
+                seen.add(id(value))
+                where = f"{name} in {frame.f_code.co_name}"
+                met[where] += 1
+                yield where if met[where] == 1 else f"{where} ({met[where]})", value
+
+
+def _running_functions(places: Places) -> list[FrameType]:
+    """Of the user's alone: a frame that holds itself keeps all its callers' locals."""
+    return [
+        frame
+        for innermost in sys._current_frames().values()
+        for frame in reversed(list(_with_callers(innermost)))
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        and places.is_users(frame.f_code.co_filename)
+    ]
 
 
 def _running_locals_of(frame: FrameType) -> dict[str, Any]:
