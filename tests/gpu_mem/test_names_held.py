@@ -14,6 +14,7 @@ from gpumagic.gpu_mem.names import (
     drop_outputs,
     frames_with_locals,
     held_errors,
+    running_locals,
     shown_results,
 )
 
@@ -154,6 +155,18 @@ def test_looking_leaves_no_second_set_of_references(frames):
     error.__traceback__ = None
 
     assert found
+    assert gone() is None
+
+
+def test_locals_of_functions_that_run_go_with_them():
+    """Nothing that looking leaves behind waits for the collector to let go of them."""
+
+    def train():
+        big = Big()
+        return len(list(running_locals())), weakref.ref(big)
+
+    count, gone = train()
+    assert count
     assert gone() is None
 
 
