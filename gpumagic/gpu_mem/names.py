@@ -460,11 +460,7 @@ def frames_with_locals(error: Error) -> Iterator[tuple[str, Any]]:
 
 def _frames_kept_by(error: Error | FrameType) -> Iterator[FrameType]:
     """The frames that live because of an error, innermost first, each once."""
-    done = {  # these live without any error
-        id(frame)
-        for innermost in sys._current_frames().values()
-        for frame in _with_callers(innermost)
-    }
+    done = {*map(id, _running())}  # these live without any error
     for each in errors_within(error):
         frames: list[Any] = [each]
         if type(each) is not FrameType:
@@ -519,7 +515,10 @@ def running_locals() -> Iterator[tuple[str, Any]]:
     """
     met = Counter[str]()
     seen = set[int]()
-    for frame in _running_functions(users_places()):
+    is_users = users_places().is_users
+    for frame in [e for e in _running() if is_users(e.f_code.co_filename)]:
+        if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            continue
         for name, value in _running_locals_of(frame).items():
             if id(value) not in seen:
                 seen.add(id(value))
@@ -528,14 +527,12 @@ def running_locals() -> Iterator[tuple[str, Any]]:
                 yield where if met[where] == 1 else f"{where} ({met[where]})", value
 
 
-def _running_functions(places: Places) -> list[FrameType]:
-    """Of the user's alone: a frame that holds itself keeps all its callers' locals."""
+def _running() -> list[FrameType]:
+    """Every frame, callers first; who keeps its own keeps what it has met alive."""
     return [
         frame
         for innermost in sys._current_frames().values()
-        for frame in reversed(list(_with_callers(innermost)))
-        if frame.f_code.co_flags & inspect.CO_OPTIMIZED
-        and places.is_users(frame.f_code.co_filename)
+        for frame in reversed([*_with_callers(innermost)])
     ]
 
 
