@@ -132,7 +132,7 @@ class CudaHistory:
         until_us = self._now_us()
         self._undo.close()
         if not self._is_on():
-            return MemoryTrace(remarks=(_STOPPED,))
+            return MemoryTrace(partial=True, remarks=(_STOPPED,))
         memory, ours = self._torch.cuda.memory, not self.reads_only
         try:
             traces = memory._snapshot()["device_traces"]

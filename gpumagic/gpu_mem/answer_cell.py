@@ -143,7 +143,9 @@ def _told(change: records.DeviceChange, setting: records.Setting) -> str:
 
 
 def _delta(nbytes: int | None) -> str:
-    return "no change" if nbytes == 0 else change_text(nbytes)
+    if nbytes is None:
+        return "an unknown change"
+    return change_text(nbytes) if nbytes else "no change"
 
 
 def peak_text(peak: records.Peak) -> str:

@@ -237,7 +237,7 @@ def _figures(memory: DeviceMemory, name: str) -> kit.Part:
         "total": memory.total_bytes,
         "peak so far": counters.peak_bytes,
     }
-    if memory.cap_bytes:
+    if memory.cap_bytes is not None:
         figures["limit of this process"] = memory.cap_bytes
     told = [("device", memory.name or name)]
     told += [(name, bytes_text(nbytes)) for name, nbytes in figures.items()]

@@ -212,7 +212,7 @@ class _Room(NamedTuple):
 def _room_now(
     answer: records.Answer, memory: records.DeviceMemory, pools: int
 ) -> _Room:
-    counters = memory.counters
+    counters, cap, left = memory.counters, memory.cap_bytes, memory.cap_left_bytes
     unused = records.difference(counters.reserved_bytes, counters.active_bytes)
     others = records.difference(memory.used_bytes, memory.process_bytes)  # unlisted too
     return _Room(
@@ -224,8 +224,8 @@ def _room_now(
         pools=pools,
         others=max(others or 0, memory.others_bytes or 0),
         outside=memory.outside_bytes or 0,
-        cap=memory.cap_bytes or math.inf,
-        cap_left=math.inf if memory.cap_bytes is None else memory.cap_left_bytes or 0,
+        cap=math.inf if cap is None else cap,
+        cap_left=math.inf if left is None else left,
     )
 
 
@@ -244,7 +244,7 @@ def _room_then(oom: records.OomFacts, now: _Room) -> _Room:
     }
     then = now._replace(**{k: v for k, v in told.items() if v is not None})
     cap = oom.allowed_bytes
-    if not cap or not then.live or then.unused is None:
+    if cap is None or oom.allocated_bytes is None or then.unused is None:
         return then
     left = cap - then.live - then.unused - then.pools
     return then._replace(cap=cap, cap_left=left)

@@ -171,7 +171,7 @@ class CountedMemory:
         It may begin further inside, as that of a graph's outputs does.
         """
         position = bisect_right(self._blocks, (key.device, key.address, math.inf))
-        for device, start, size in self._blocks[:position][-1:]:
+        for device, start, size in self._blocks[max(position - 1, 0) : position]:
             if device == key.device and key.address < start + size:
                 return Stored(StorageKey(key.kind, device, start), size)
         return None

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     Piece = tuple[str, int]  # memory in use in the end: the first of its names, bytes
 
 RUN_AGAIN = "run the cell again to see its lines and its exact peak"
+_FAILED = "allocations could not be recorded: {}"
 _UNKNOWN = ("", "??", "<unknown>")
 _NOWHERE = Spot("", 0)  # of what did not come from the user's code
 _MOST_STRETCHES = 240
@@ -47,11 +48,11 @@ def start_recording(runtime: Runtime) -> partial[MemoryTrace]:
     """Record from now on, if that can be done; the end of it tells what was seen."""
     recorder = recorder_for(runtime)
     if isinstance(recorder, str):
-        return partial(MemoryTrace, partial=True, remarks=(recorder,))
+        return partial(_without, recorder)
     try:
         recorder.start()
     except RuntimeError as problem:  # the device is broken
-        return partial(_failed, problem)
+        return partial(_without, _FAILED.format(problem))
     return partial(_stop, recorder)
 
 
@@ -60,11 +61,10 @@ def _stop(recorder: MemoryRecorder) -> MemoryTrace:
     try:
         return recorder.stop()
     except RuntimeError as problem:
-        return _failed(problem)
+        return _without(_FAILED.format(problem))
 
 
-def _failed(problem: RuntimeError) -> MemoryTrace:
-    remark = f"allocations could not be recorded: {problem}"
+def _without(remark: str) -> MemoryTrace:
     return MemoryTrace(partial=True, remarks=(remark,))
 
 
@@ -156,7 +156,7 @@ def _spot(event: MemoryEvent) -> Spot:
 
 def _place(spot: Spot, in_cell: InCell) -> str:
     """A line in words: `line 3` of the cell, `train.py, line 40`, "" for none."""
-    if in_cell(spot.file):
+    if spot.line and in_cell(spot.file):
         return f"line {spot.line}"
     return line_in(spot.file, spot.line).where if spot.file else ""
 

@@ -140,8 +140,9 @@ def variables_of(sources: Sources) -> list[tuple[str, Any]]:
     shown = {*map(id, sources.outputs.values())}
     found: list[tuple[str, Any]] = []
     for name, value in list(sources.namespace.items()):
-        is_result = id(value) in shown and _SHOWN.fullmatch(str(name))
-        if type(name) is str and not is_result and not _is_of_the_shell(name, value):
+        if type(name) is not str or (id(value) in shown and _SHOWN.fullmatch(name)):
+            continue
+        if not _is_of_the_shell(name, value):
             found.append((name, value))
     held = {id(value) for _, value in found}
     found += in_classes(list(found), sources.namespace.get("__name__"))
@@ -459,8 +460,7 @@ def frames_with_locals(error: Error) -> Iterator[tuple[str, Any]]:
 
 def _frames_kept_by(error: Error | FrameType) -> Iterator[FrameType]:
     """The frames that live because of an error, innermost first, each once."""
-    running = sys._current_frames().values()  # these live without any error
-    done = {id(frame) for innermost in running for frame in _with_callers(innermost)}
+    done = {*map(id, _running())}  # these live without any error
     for each in errors_within(error):
         frames: list[Any] = [each]
         if type(each) is not FrameType:
@@ -514,20 +514,26 @@ def running_locals() -> Iterator[tuple[str, Any]]:
     that of a second thread, or call.
     """
     met = Counter[str]()
-    places = users_places()
     seen = set[int]()
-    for innermost in sys._current_frames().values():
-        for frame in reversed(list(_with_callers(innermost))):
-            code = frame.f_code
-            is_function = code.co_flags & inspect.CO_OPTIMIZED
-            if not is_function or not places.is_users(code.co_filename):
-                continue
-            for name, value in _running_locals_of(frame).items():
-                if id(value) not in seen:
-                    seen.add(id(value))
-                    where = f"{name} in {code.co_name}"
-                    met[where] += 1
-                    yield where if met[where] == 1 else f"{where} ({met[where]})", value
+    is_users = users_places().is_users
+    for frame in [e for e in _running() if is_users(e.f_code.co_filename)]:
+        if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            continue
+        for name, value in _running_locals_of(frame).items():
+            if id(value) not in seen:
+                seen.add(id(value))
+                where = f"{name} in {frame.f_code.co_name}"
+                met[where] += 1
+                yield where if met[where] == 1 else f"{where} ({met[where]})", value
+
+
+def _running() -> list[FrameType]:
+    """Every frame, callers first; who keeps its own keeps what it has met alive."""
+    return [
+        frame
+        for innermost in sys._current_frames().values()
+        for frame in reversed([*_with_callers(innermost)])
+    ]
 
 
 def _running_locals_of(frame: FrameType) -> dict[str, Any]:

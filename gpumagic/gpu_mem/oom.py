@@ -100,7 +100,7 @@ def oom_within(error: object) -> list[BaseException]:
         if not isinstance(error, GpuMagicError) and is_out_of_memory(_text(error)):
             return [error]
         seen.add(id(error))
-        error = error.__cause__ or error.__context__
+        error = error.__context__ if error.__cause__ is None else error.__cause__
     return []
 
 

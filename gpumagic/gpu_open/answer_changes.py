@@ -102,7 +102,7 @@ def _why(comparison: Comparison) -> str:
     name = kernel_text(first.name, _LONGEST_IN_TITLE)
     if not first.count_before:
         return f"{name} is new and took {seconds_text(first.after_s)}"
-    runs = _runs(first) + " run" + "s" * (first.count_before + first.count_after > 2)
+    runs = f"{_runs(first)} run" + "s" * (_runs(first) != "1")
     return f"{name} took {_difference(first.more_s)} ({runs})"
 
 

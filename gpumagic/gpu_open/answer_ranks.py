@@ -28,6 +28,7 @@ _BARS = 4  # in sight
 _OF_THE_REST = 0.3  # of what the slow rank has more: such a part is named
 _MUCH_WAITING = 0.05  # of the time of all
 _GRAVE = 0.1
+_BEYOND_COMPARE = 1000  # times what others do, who do next to nothing
 _NEGLIGIBLE = 0.01  # by so little more nobody waits longer
 
 # What equal ranks may spend their time on: how it is said, and how much of it is what
@@ -36,7 +37,7 @@ _IDLE = "leave their GPUs idle"
 _MOVING = "do nothing but move data"
 _COMPUTING = "compute"
 _COSTS: dict[str, Callable[[records.RankShare], float]] = {
-    _IDLE: lambda rank: rank.idle_s,
+    _IDLE: lambda rank: rank.idle_s or 0.0,
     "wait for each other": lambda rank: rank.waits_s,
     _MOVING: lambda rank: rank.moves_s,
 }
@@ -55,8 +56,10 @@ def headline(together: records.Together) -> str:
         most, shares = _most_costly(together)
         spread = range_text(share_text(min(shares)), share_text(max(shares)))
         return f"no rank stands out: {ranks} {most} {spread} of the time"
-    ratio = ratio_text(together.ratio)
-    said = f"rank {slow.rank} took {ratio} the median for its own work"
+    much = f"{ratio_text(together.ratio)} the median"
+    if together.ratio > _BEYOND_COMPARE:
+        much = "longest"
+    said = f"rank {slow.rank} took {much} for its own work"
     if first := _main_difference(together):
         said += f", {view_shares.IN.get(first.what, f'in {first.what}')}"
     if not slow.blamed_s:
@@ -77,7 +80,7 @@ def _most_costly(together: records.Together) -> tuple[str, list[float]]:
     most = max(shares, key=lambda cost: sum(shares[cost]))
     if sum(shares[most]) > _GRAVE * len(together.ranks):
         return most, shares[most]
-    own = ((e.own_s - e.idle_s) / (e.length_s or 1.0) for e in together.ranks)
+    own = ((e.own_s - _COSTS[_IDLE](e)) / (e.length_s or 1.0) for e in together.ranks)
     return _COMPUTING, list(own)
 
 

@@ -167,9 +167,9 @@ class RankShare(Record):
     # how long others waited for it: of each collective the longest, and once where
     # collectives overlap
     blamed_s: float
-    # how long its GPU did nothing, which lies in its own work
-    idle_s: float = 0.0
-    host_late_s: float = 0.0  # as of the rank
+    # how long its GPU did nothing, which lies in its own work; None without GPU work
+    idle_s: float | None = None
+    host_late_s: float | None = None  # as of the rank
     # how much longer it may have waited, at most, as it is not known to the moment
     # when something else ran
     waits_more_s: float = 0.0

@@ -180,7 +180,7 @@ def _segment(found: _Segment) -> dict[str, Any]:
 def _entries(trace: Sequence[_Entry]) -> Iterator[dict[str, Any]]:
     """Those of which it is known what they are about."""
     for each in trace:
-        if each.action == "oom" or (each.action in _PLACED and each.addr):
+        if each.action == "oom" or (each.action in _PLACED and each.addr is not None):
             yield msgspec.structs.asdict(each)
 
 

@@ -127,8 +127,8 @@ def _share(label: int, rank: RankTrace, waits: Waits[int]) -> RankShare:
         waits_s=share.waits_ns / _NS,
         moves_s=share.moves_ns / _NS,
         blamed_s=share.blamed_ns / _NS,
-        idle_s=min(rank.idle_s, share.own_ns / _NS),
-        host_late_s=rank.idle.host_late_s,
+        idle_s=min(rank.idle_s, share.own_ns / _NS) if rank.length_s else None,
+        host_late_s=rank.idle.host_late_s if rank.length_s else None,
         waits_more_s=share.more_ns / _NS,
     )
 

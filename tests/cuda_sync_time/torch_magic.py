@@ -179,7 +179,7 @@ def test_copies_are_told_from_kernels_and_the_staging_of_memory_from_both(shell,
 
     run(
         shell,
-        "pinned = torch.ones(1 << 22).pin_memory(); w, v = pinned.to('sim'), pinned.to('sim')",
+        "pinned = torch.ones(1 << 22).pin_memory(); w = pinned.to('sim'); v = w + 1",
     )
     copied = "\nwith torch.sim.Stream(): v.copy_(pinned, non_blocking=True)"
     beside = f"{copied}\nfor _ in range(4): w.view(8, 512, -1) @ w.view(8, -1, 512)"

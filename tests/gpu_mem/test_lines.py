@@ -26,7 +26,7 @@ def programs(draw):
     for _ in range(draw(st.integers(0, 30))):
         if alive and draw(st.booleans()):
             address = draw(st.sampled_from(sorted(alive)))
-            spot = draw(st.sampled_from([None, Spot(CELL, 2), Spot(CELL, 7)]))
+            spot = draw(st.sampled_from([None, Spot(CELL, 2), Spot(CELL, None)]))
             events.append(MemoryEvent(False, address, alive.pop(address), spot))
         else:
             address = min(set(range(40)) - set(alive))
@@ -49,6 +49,7 @@ def test_the_lines_add_up(events):
     assert sum(row.at_peak_bytes for row in rows) == max(levels)
     assert sum(row.left_bytes for row in rows) == levels[-1]
     assert len({(row.place, row.source) for row in rows}) == len(rows)
+    assert "line None" not in {row.place for row in rows}
 
 
 # -------------------------------------------------------------------- step by step
@@ -215,3 +216,13 @@ def test_backward_is_of_the_line_that_called_it():
         MemoryEvent(True, 7, 2048, Spot(__file__, line), backward=True),
         MemoryEvent(True, 8, 8),
     ]
+
+
+def test_a_recording_that_was_switched_off_is_not_whole():
+    """What the cell did after it has ended it is not seen, nor is its peak."""
+    torch = History()
+    recorder = CudaHistory(torch, None)
+    recorder.start()
+    torch.switch(enabled=None)
+
+    assert recorder.stop().partial

@@ -14,6 +14,7 @@ from gpumagic.gpu_mem.names import (
     drop_outputs,
     frames_with_locals,
     held_errors,
+    running_locals,
     shown_results,
 )
 
@@ -140,17 +141,32 @@ def test_frames_that_run_are_left_out():
 # --------------------------------------------------------- looking changes nothing
 
 
-def test_looking_leaves_no_second_set_of_references():
-    """After a look `frame.clear()` frees the locals, as it would have without."""
+@pytest.mark.parametrize("frames", ["cleared", "dropped"])
+def test_looking_leaves_no_second_set_of_references(frames):
+    """After a look the locals go with their frames, as they would have without."""
     big = Big()
     gone = weakref.ref(big)
     error = caught(failing, big)
     del big
 
     found = names_held(error, gone())
-    traceback.clear_frames(error.__traceback__)
+    if frames == "cleared":
+        traceback.clear_frames(error.__traceback__)
+    error.__traceback__ = None
 
     assert found
+    assert gone() is None
+
+
+def test_locals_of_functions_that_run_go_with_them():
+    """Nothing that looking leaves behind waits for the collector to let go of them."""
+
+    def train():
+        big = Big()
+        return len(list(running_locals())), weakref.ref(big)
+
+    count, gone = train()
+    assert count
     assert gone() is None
 
 

@@ -169,7 +169,10 @@ def test_an_error_without_a_text_does_no_harm(last, shell):
         def __str__(self):
             raise ValueError
 
-    shell.user_ns["kept"] = Odd()
+        __bool__ = __str__
+
+    shell.user_ns["kept"] = RuntimeError()
+    shell.user_ns["kept"].__cause__ = Odd()
 
     assert last.seen().text == ""
 

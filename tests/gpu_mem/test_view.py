@@ -22,6 +22,7 @@ from gpumagic.gpu_mem.records import (
     Cause,
     CellBadge,
     Counters,
+    DeviceChange,
     DeviceMemory,
     Holder,
     HolderKind,
@@ -164,6 +165,9 @@ def test_what_was_not_recorded_is_said_in_sight():
     report = replaced(samples.BOUNDED, remarks=("nothing was recorded: run it again",))
 
     assert "nothing was recorded: run it again" in report.drawing().text()
+    unknown = replaced(report, changes=(DeviceChange(Counters(0), Counters(0)),) * 3)
+    assert unknown.headline.endswith("how much moved on cuda:0 is not counted")
+    assert "an unknown change on 3 devices together" in unknown.headline
 
 
 STATES = {"": "free", "in use": "allocated", "awaited": "pending"}

@@ -18,7 +18,6 @@ from gpumagic.gpu_mem.records import (
     OomFacts,
 )
 from gpumagic.simulator.allocator_segments import shortage_text
-from gpumagic.simulator.allocator_settings import NO_LIMIT_BYTES
 
 MIB, GIB = 1 << 20, 1 << 30
 ALLOCATED, FREE = BlockState.ALLOCATED, BlockState.FREE
@@ -107,7 +106,7 @@ def limited(allowed_mib, **figures):
     text = shortage_text(
         device=0,
         total_bytes=80_000 * MIB,
-        allowed_bytes=None if allowed_mib is None else allowed_mib * MIB,
+        allowed_bytes=allowed_mib * MIB,
         used_bytes=20_000 * MIB,
         **{f"{name}_bytes": mib * MIB for name, mib in known.items()},
     )
@@ -120,9 +119,12 @@ def test_a_limit_of_this_process():
     assert (capped.causes, capped.is_capped) == ((Cause.TOO_MUCH_LIVE,), True)
     in_pieces = verdict_of(limited(20_000, allocated=10_000))
     assert (in_pieces.causes, in_pieces.is_capped) == ((Cause.FRAGMENTED,), True)
-    assert verdict_of(limited(500)).causes == (Cause.NEVER_FITS,)
+    never = limited(500, allocated=0, reserved=0)
+    assert causes_of(never) == (Cause.NEVER_FITS,)
     assert not verdict_of(limited(20_000, free=200)).is_capped
-    assert not verdict_of(limited(NO_LIMIT_BYTES)).is_capped
+    uncounted = DeviceMemory(Counters(0), total_bytes=80 * GIB, cap_bytes=40 * GIB)
+    asked = replace(EMPTY, requested_bytes=MIB, free_bytes=GIB)
+    assert not verdict_of(asked, memory=uncounted).is_capped
 
 
 @settings(deadline=None, max_examples=200)

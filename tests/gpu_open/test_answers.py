@@ -103,7 +103,7 @@ def test_hint_fits_what_the_host_was_in(name, hint):
         ({"idle_s": 0.5, "waits_s": 0.0}, "leave their GPUs idle"),
         ({"waits_s": 0.2, "idle_s": 0.0}, "wait for each other"),
         ({"moves_s": 0.3, "waits_s": 0.0, "idle_s": 0.0}, "do nothing but move data"),
-        ({"waits_s": 0.0, "moves_s": 0.0, "idle_s": 0.0}, "compute"),
+        ({"waits_s": 0.0, "moves_s": 0.0, "idle_s": None}, "compute"),
     ],
 )
 def test_what_costs_equal_ranks_most_is_said_first(changes, words):
@@ -127,7 +127,8 @@ def test_where_the_slow_rank_is_slow(what, title, hint):
     said = "rank 3 took 1.57x the median for its own work"
     assert drawing.title.startswith(f"{said}, {title}")
     assert hint in hints(drawing)
-    drawing = ranks_drawn(differences=(Difference(what, 0.11, 0.1),))
+    drawing = ranks_drawn(differences=(Difference(what, 0.11, 0.1),), ratio=4e6)
+    said = "rank 3 took longest for its own work"
     assert drawing.title.startswith(f"{said}; others waited 117 ms for it")
     assert "nvidia-smi" in hints(drawing)
 
@@ -155,8 +156,10 @@ def test_which_run_is_slower_and_what_made_it_so():
     assert title(0.2, 0.1).startswith("the second is 2.00x faster (200 -> 100 ms)")
     new = replace(SLOWER.comparison.kernels[0], count_before=0, before_s=0.0)
     assert "is new and took 181 ms" in changed(kernels=(new,)).drawing().title
-    once = replace(SLOWER.comparison.kernels[0], count_before=1, count_after=1)
-    assert changed(kernels=(once,)).drawing().title.endswith("more (1 run)")
+    for counts, runs in (((1, 1), "1 run"), ((2, 0), "2 to 0 runs")):
+        both = dict(zip(("count_before", "count_after"), counts, strict=True))
+        some = replace(SLOWER.comparison.kernels[0], **both)
+        assert changed(kernels=(some,)).drawing().title.endswith(f"more ({runs})")
     drawing = changed(busy_after_s=0.3, kernels=()).drawing()
     assert drawing.title.endswith("the GPU was idle for 77.0 ms more")
     assert "tells what it waited for" in hints(drawing)

@@ -158,6 +158,8 @@ def test_what_tells_nothing_of_waits_is_not_matched(names, clocks, matched):
     found = together(ranks)
 
     assert (found.matched, found.unmatched) == (matched, 0)
+    hosts = [replace(e, length_s=0.0, host_length_s=e.length_s) for e in ranks]
+    assert {(e.idle_s, e.host_late_s) for e in together(hosts).ranks} == {(None, None)}
 
 
 def test_a_broadcast_is_matched_though_its_ends_differ():
