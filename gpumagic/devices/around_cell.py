@@ -236,7 +236,7 @@ class AroundCell:
             trouble=last.trouble,
             said=last.said,
             late_error=last.late_error,
-            failed=error_line(error or last.late_error),
+            failed=error_line(last.late_error if error is None else error),
         )
         window.forget()
         for each in self._observers:

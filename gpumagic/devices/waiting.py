@@ -222,7 +222,7 @@ class _Helper(threading.Thread):
         # Which device is current is known to each thread apart, and some kinds of
         # device count the current one as in use.
         self._stream = runtime.current_stream(runtime.current_device() or 0)
-        self._outcome: Waited | BaseException = NotInTime()
+        self._outcome: Waited | BaseException | type[NotInTime] = NotInTime
         self.start()
 
     def run(self) -> None:

@@ -194,8 +194,9 @@ class _Cell:
     def end(self) -> None:
         """End what has not ended, the last to begin first; again, it does nothing."""
         _take_out(self._layers)
-        error = getattr(self._result, "error_in_exec", None)
-        self._end(error or getattr(self._result, "error_before_exec", None))
+        names = ("error_in_exec", "error_before_exec")
+        errors = (getattr(self._result, name, None) for name in names)
+        self._end(next((each for each in errors if each is not None), None))
 
     def forget(self) -> None:
         """Hold on to no error and no value of the user's."""

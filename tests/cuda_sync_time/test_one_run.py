@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -26,6 +27,13 @@ from tests.devices.standin_runtime import HostTime, StandinDevice
 LONG_S = math.inf  # longer than anybody waits
 MAIN = threading.main_thread().name
 ASSERT = "CUDA error: device-side assert triggered\nCompile with TORCH_USE_CUDA_DSA"
+
+
+class Liar(Exception):
+    """An error of the user's that is no business of anybody's."""
+
+    def __bool__(self):
+        raise NotImplementedError
 
 
 class NoDriver:
@@ -274,14 +282,16 @@ def test_an_error_of_the_wait_never_hides_the_code_s_own(device, start):
 
 
 def test_after_an_error_the_wait_is_short(device, start, monkeypatch):
-    """A device that works on for long is left to it, and that is told."""
+    """A device at work is left to it, which is told, and no error is kept."""
     monkeypatch.setattr(around_cell, "_LONGEST_AFTER_ERROR_S", 0.05)
     for stream in (device.side, device.main):
         run = start()
         device.busy(LONG_S, stream)
-        report = report_on(run, error=ValueError("mine"))
+        report = report_on(run, error=(error := Liar("mine")))
 
-        assert device.at_work
+        assert (device.at_work, report.failed) == (True, "Liar: mine")
+        seen, error = weakref.ref(error), None
+        assert seen() is None
         assert kinds(report) == [FlagKind.NOT_DRAINED]
         assert report.run.elapsed_s == report.run.naive_s
         device.rest()
