@@ -127,6 +127,8 @@ def test_too_few_are_an_error_whose_ways_out_fit_the_reasons(
         (gpu(0, 10, pids=[9999997]), gpu(1, 10.7, utilisation_share=1.0)),
         (gpu(0, 10, pids=[9999997, 9999998]), gpu(1, 10, pids=[9999997])),
         (gpu(0, utilisation_share=0.2), gpu(1, utilisation_share=0.1)),
+        (gpu(0, utilisation_share=None), gpu(1, utilisation_share=1.0)),
+        (gpu(0, processes=None), gpu(1, pids=[9999997])),
         (gpu(0, memory_free_bytes=None), gpu(1, 70, pids=[9999997])),
     ],
 )
