@@ -63,8 +63,7 @@ class RepeatedReport(Report):
         seconds = self.samples.seconds
         # On a model's clock times differ in what rounding leaves.
         dust = _DUST * bool(self.setting.label)
-        alike = max(seconds) - min(seconds) <= dust * max(seconds)
-        return alike and len(seconds) > 1
+        return len(seconds) > 1 and max(seconds) - min(seconds) <= dust * max(seconds)
 
     @property
     def text(self) -> Text:

@@ -123,7 +123,6 @@ def test_too_few_are_an_error_whose_ways_out_fit_the_reasons(
 @pytest.mark.parametrize(
     ("worse", "better"),
     [
-        (gpu(0, 20), gpu(1, 10, pids=[9999997], utilisation_share=1.0)),
         (gpu(0, 10, pids=[9999997]), gpu(1, 10.7, utilisation_share=1.0)),
         (gpu(0, 10, pids=[9999997, 9999998]), gpu(1, 10, pids=[9999997])),
         (gpu(0, utilisation_share=0.2), gpu(1, utilisation_share=0.1)),

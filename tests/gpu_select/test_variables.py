@@ -163,7 +163,6 @@ def said(value, order="PCI_BUS_ID", *, there=FOUR, **known):
         ('"0,1"', {}, "problem", "it is neither a number nor a UUID"),
         ("0-2", {}, "warning", "what follows the number is overlooked"),
         ("", {"at_start": ""}, "problem", "an empty value hides every GPU"),
-        ("0,0", {}, "problem", "hides every GPU"),
         (None, {"there": machine(sliced(0, ()))}, "note", "and has no slices"),
         ("0", {"c": "1"}, "warning", "'0' to Python and '1' to C"),
         ("0", {"at_start": "0"}, "note", "was started with"),
