@@ -60,10 +60,10 @@ class RepeatedReport(Report):
     @property
     def is_exact(self) -> bool:
         """Whether there is nothing to tell apart, as on a simulated clock."""
-        fastest_s, slowest_s = min(self.samples.seconds), max(self.samples.seconds)
+        seconds = self.samples.seconds
         # On a model's clock times differ in what rounding leaves.
         dust = _DUST * bool(self.setting.label)
-        return slowest_s - fastest_s <= dust * slowest_s
+        return len(seconds) > 1 and max(seconds) - min(seconds) <= dust * max(seconds)
 
     @property
     def text(self) -> Text:
@@ -121,7 +121,7 @@ def _parts(report: RepeatedReport) -> Iterator[Any]:
 
 def _figures(report: RepeatedReport) -> Iterator[tuple[str, str]]:
     samples, text = report.samples, report.text
-    if not report.is_exact:
+    if not report.is_exact and len(samples.seconds) > 1:
         low, high = samples.quartiles
         yield "fastest", text(min(samples.seconds))
         yield "middle half", f"{text(low)} to {text(high)}"

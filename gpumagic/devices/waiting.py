@@ -222,7 +222,7 @@ class _Helper(threading.Thread):
         # Which device is current is known to each thread apart, and some kinds of
         # device count the current one as in use.
         self._stream = runtime.current_stream(runtime.current_device() or 0)
-        self._outcome: Waited | BaseException = NotInTime()
+        self._outcome: Waited | BaseException | type[NotInTime] = NotInTime
         self.start()
 
     def run(self) -> None:
@@ -250,7 +250,7 @@ class Alarm:
     def __init__(self, after_s: float, call: Callable[[], bool]) -> None:
         self._after_s, self._call = after_s, call
         self._signal: Any = 0  # its number, while it is set
-        self._timer = threading.Timer(after_s, self._ask)
+        self._cancel: Callable[[], object] = bool  # there is no timer yet
 
     def set(self) -> None:
         """From now on it runs."""
@@ -264,16 +264,17 @@ class Alarm:
 
     def off(self) -> None:
         """It rings no more, and the signal is as it was."""
-        self._timer.cancel()
+        self._cancel()
         number, self._signal = self._signal, 0
         if number and signal.getsignal(number) == self._ring:
             # One that is on its way is heard first: `signal` sees to that.
             signal.signal(number, signal.SIG_DFL)
 
     def _wait(self, seconds: float) -> None:
-        self._timer = threading.Timer(seconds, self._ask)
-        self._timer.daemon, self._timer.name = True, "gpumagic-alarm"
-        self._timer.start()
+        timer = threading.Timer(seconds, self._ask)
+        timer.daemon, timer.name = True, "gpumagic-alarm"
+        self._cancel = timer.cancel
+        timer.start()
 
     def _ask(self) -> None:
         number = self._signal

@@ -91,7 +91,7 @@ class SelectReport(Report):
             return f"After the restart: {self.mapping('predicted')}."
         if self.only_tried_too_late:
             return (
-                "Nothing is set (dry run). After a restart it would be: "
+                "Nothing is set (dry run). After a new start it would be: "
                 f"{self.mapping('predicted')}. Now {self.mapping('actual')}."
             )
         return f"{_BEGAN[self.action]}{self.mapping()} ({self.evidence.value})."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -83,15 +84,16 @@ def _foremost(found: Sequence[Place]) -> list[Place]:
     """The best, and all that equal it.
 
     More free memory is better; of those that differ by noise only, the one with
-    fewer processes, then the less busy one, then a whole GPU. What is unknown counts
-    as nothing: no memory, no processes.
+    fewer processes, then the less busy one, then a whole GPU. What is unknown ranks
+    behind what is known.
     """
     noise = _NOISE_SHARE * max(x.device.memory_total_bytes or 0 for x in found)
     most = max(x.device.memory_free_bytes or 0 for x in found)
 
     def rank(place: Place) -> tuple[float, ...]:
         little = (place.device.memory_free_bytes or 0) < most - noise
-        return little, place.processes or 0, place.busy_share or 0, place.is_slice
+        use = place.processes, place.busy_share
+        return little, *(math.inf if x is None else x for x in use), place.is_slice
 
     best = min(map(rank, found))
     return [each for each in found if rank(each) == best]

@@ -32,7 +32,7 @@ class Evidence(enum.Enum):
     PREDICTED = "predicted: CUDA has not started"
     UNCERTAIN = "predicted, and not certain: CUDA has not started"  # drivers differ
     CONFIRMED = "confirmed by the driver"
-    OTHERWISE = "but the driver shows otherwise"  # than the variables say now
+    OTHERWISE = "as the driver shows, otherwise than the variables say"
 
 
 class Verdict(enum.Enum):

@@ -84,7 +84,8 @@ def read(  # noqa: PLR0913 -- each one is an option of the magic
         names,
         " ".join([head, *(each for each in said if not each.startswith("--wait"))]),
         count=count,
-        min_free_bytes=parse_bytes(size or "0B"),
+        # Whoever asks for none shares with anybody.
+        min_free_bytes=max(parse_bytes(size or "0B"), int(bool(size))),
         wait_s=parse_seconds(wait if isinstance(wait, str) else f"{wait or 0:f}s"),
         action=Action.DRY_RUN if dry_run else Action.SELECTED,
         force=force,

@@ -154,9 +154,9 @@ def remarks(visible: Variable, order: Variable, seen: Visible) -> Iterator[Remar
     if reasons and (value or "").strip() != _NOTHING:
         hidden: NoteKind = "warning" if seen.physical else "problem"
         step = "choose with %gpu_select, which writes what all drivers read alike"
-        useless = value == given and not seen.physical
+        useless = given is not None and value == given and not seen.physical
         if useless:
-            step = f"type %gpu_select free --force: the kernel was started with {given}"
+            step = "type %gpu_select free --force: the kernel was started with that"
         yield Remark(
             "note" if value is None else hidden,
             f"{VISIBLE} is {_shown(value)}: {'; '.join(reasons)}",

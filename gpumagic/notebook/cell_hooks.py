@@ -194,8 +194,8 @@ class _Cell:
     def end(self) -> None:
         """End what has not ended, the last to begin first; again, it does nothing."""
         _take_out(self._layers)
-        when = ("error_in_exec", "error_before_exec")
-        errors = (getattr(self._result, each, None) for each in when)
+        names = ("error_in_exec", "error_before_exec")
+        errors = (getattr(self._result, name, None) for name in names)
         self._end(next((each for each in errors if each is not None), None))
 
     def forget(self) -> None:

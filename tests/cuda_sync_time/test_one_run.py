@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -26,6 +27,12 @@ from tests.devices.standin_runtime import HostTime, StandinDevice
 LONG_S = math.inf  # longer than anybody waits
 MAIN = threading.main_thread().name
 ASSERT = "CUDA error: device-side assert triggered\nCompile with TORCH_USE_CUDA_DSA"
+
+
+class Liar(Exception):
+    """An error of the user's whose truth is no business of anybody's."""
+
+    __bool__ = None
 
 
 class NoDriver:
@@ -251,9 +258,11 @@ def test_an_error_that_comes_to_light_at_the_end_is_handed_out(device, start):
     """It is the very exception, with a note on where to look."""
     run = start()
     device.error = error = RuntimeError(ASSERT)
-    report = report_on(run)
-
+    run.end()
     assert run.late_error is error
+    assert error.__traceback__ is None  # where it was met is no line of the user's
+    report = run.report(Code("x"))
+
     assert "the failing launch was earlier" in error.__notes__[0]
     assert [flag.names for flag in report.flags] == [
         ("CUDA error: device-side assert triggered",)
@@ -262,28 +271,20 @@ def test_an_error_that_comes_to_light_at_the_end_is_handed_out(device, start):
     assert report.failed == "RuntimeError: CUDA error: device-side assert triggered"
 
 
-def test_an_error_of_the_wait_never_hides_the_code_s_own(device, start):
-    """The code's error goes on alone; that of the device is a note."""
-    run = start()
-    device.error = RuntimeError(ASSERT)
-    report = report_on(run, error=ValueError("mine"))
-
-    assert run.late_error is None
-    assert kinds(report) == [FlagKind.NOT_DRAINED]
-    assert report.failed == "ValueError: mine"
-
-
 def test_after_an_error_the_wait_is_short(device, start, monkeypatch):
-    """A device that works on for long is left to it, and that is told."""
+    """A device at work is left to it, which is told; the code's error is not kept."""
     monkeypatch.setattr(around_cell, "_LONGEST_AFTER_ERROR_S", 0.05)
     for stream in (device.side, device.main):
         run = start()
         device.busy(LONG_S, stream)
-        report = report_on(run, error=ValueError("mine"))
+        report = report_on(run, error=(error := Liar("mine")))
 
-        assert device.at_work
+        assert (device.at_work, report.failed) == (True, "Liar: mine")
+        seen, error = weakref.ref(error), None
+        assert seen() is None
         assert kinds(report) == [FlagKind.NOT_DRAINED]
         assert report.run.elapsed_s == report.run.naive_s
+        assert run.late_error is None
         device.rest()
 
 

@@ -95,6 +95,7 @@ def _ends_in_nought(number):
             samples.STARTED,
             "20.6 ms: the GPU works 50.0 us of it, starting cuBLAS takes part of it",
         ),
+        (samples.repeated([2 * MS]), "2.00 ms a call, the median of 1 sample"),
         (
             samples.compared(samples.Verdict.SLOWER, 1.31, (1.28, 1.34)),
             "new takes 1.31 times as long as base (1.28 to 1.34)",

@@ -123,16 +123,17 @@ def test_too_few_are_an_error_whose_ways_out_fit_the_reasons(
 @pytest.mark.parametrize(
     ("worse", "better"),
     [
-        (gpu(0, 20), gpu(1, 10, pids=[9999997], utilisation_share=1.0)),
         (gpu(0, 10, pids=[9999997]), gpu(1, 10.7, utilisation_share=1.0)),
         (gpu(0, 10, pids=[9999997, 9999998]), gpu(1, 10, pids=[9999997])),
         (gpu(0, utilisation_share=0.2), gpu(1, utilisation_share=0.1)),
+        (gpu(0, utilisation_share=None), gpu(1, utilisation_share=1.0)),
+        (gpu(0, processes=None), gpu(1, pids=[9999997])),
         (gpu(0, memory_free_bytes=None), gpu(1, 70, pids=[9999997])),
     ],
 )
 def test_memory_then_processes_then_utilisation(worse, better):
     """More free memory wins unless it is noise; then processes, then utilisation."""
-    choice = choose(machine(worse, better), min_free="1B")
+    choice = choose(machine(worse, better), min_free=0)
     assert numbers(choice) == [1]
     assert said(choice)[0].endswith("free as well")
 

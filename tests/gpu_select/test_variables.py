@@ -22,10 +22,11 @@ from gpumagic.gpu_select.variables import (
     mask_for,
     remarks,
 )
-from tests.gpu_select.machines import UUIDS, gpu, machine
+from tests.gpu_select.machines import UUIDS, gpu, machine, sliced
 
 NAME = "GPUMAGIC_TEST_VARIABLE"
 OTHER = "GPUMAGIC_TEST_OTHER"
+FOUR = machine()
 VALUES = st.none() | st.text(
     st.characters(codec="utf-8", exclude_characters="\0"), max_size=8
 )
@@ -145,14 +146,14 @@ def test_what_is_written_is_what_will_be_seen(inventory, data, mps):
 # ---------------------------------------------------------------- what they are set to
 
 
-def said(value, order="PCI_BUS_ID", **known):
-    """What is remarked on a machine with four GPUs."""
+def said(value, order="PCI_BUS_ID", *, there=FOUR, **known):
+    """What is remarked, if no other is named on a machine with four GPUs."""
     variables = (
         Variable("CUDA_VISIBLE_DEVICES", value, value),
         Variable("CUDA_DEVICE_ORDER", order, order),
     )
     visible = replace(variables[0], **known)
-    seen = seen_under(visible.c, order, machine())
+    seen = seen_under(visible.c, order, there)
     return list(remarks(visible, variables[1], seen))
 
 
@@ -161,8 +162,8 @@ def said(value, order="PCI_BUS_ID", **known):
     [
         ('"0,1"', {}, "problem", "it is neither a number nor a UUID"),
         ("0-2", {}, "warning", "what follows the number is overlooked"),
-        ("", {}, "problem", "an empty value hides every GPU"),
-        ("0,0", {}, "problem", "hides every GPU"),
+        ("", {"at_start": ""}, "problem", "an empty value hides every GPU"),
+        (None, {"there": machine(sliced(0, ()))}, "note", "and has no slices"),
         ("0", {"c": "1"}, "warning", "'0' to Python and '1' to C"),
         ("0", {"at_start": "0"}, "note", "was started with"),
         ("0,0", {"at_start": "0,0"}, "problem", "hides every GPU"),
