@@ -11,7 +11,10 @@ import torch
 
 
 class Refusal(Exception):
-    """What the hooks raise."""
+    """What the hooks raise; one that has a length of its own, which is nothing."""
+
+    def __len__(self):
+        return 0
 
 
 def refuse(*_):

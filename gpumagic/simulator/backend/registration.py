@@ -252,7 +252,7 @@ class SetAside:
                 if pending[0]:
                     self._restore(*pending)
             except BaseException as error:  # noqa: BLE001 -- it is handed to the caller
-                found = found or error
+                found = error if found is None else found
         return found
 
 
@@ -265,7 +265,7 @@ def restoring(run_backward: Callable[..., Any], set_aside: SetAside) -> Any:
             return run_backward(*arguments, **options)
         except SystemError:  # "returned NULL without setting an exception"
             error = set_aside.take()
-            if not error:
+            if error is None:  # whose own truth is the user's code
                 raise
         # Out here, so that it keeps its own cause and context.
         raise error
