@@ -143,5 +143,7 @@ def test_devices_that_there_are_not(box):
     box.pass_time(Fraction(1, 10))
     with pytest.raises(GpuMagicError, match="no GPU 'a' to slow down"):
         box.slow(gpu="a", by=2)
+    with pytest.raises(DeviceError, match="0 is no stream"):
+        torch.sim.set_stream(0)
     with torch.sim.device_of(torch.ones(2, device="sim:1")):
         assert torch.sim.current_device() == 1
