@@ -358,7 +358,7 @@ class History:
         With any context the calls of all actions are kept, those of Python.
         """
         del stacks
-        kept = {None: 0, "all": max(min(max_entries, _MOST_ENTRIES), 1)}
+        kept = {None: 0, False: 0, "all": max(min(max_entries, _MOST_ENTRIES), 1)}
         most = kept.get(enabled, 1)
         gather = [self._gather] * bool(context)
         self._torch_sim.init()
