@@ -112,7 +112,7 @@ class Stream(torch.Stream):
 
     def record_event(self, event: Any = None) -> Any:
         """An event behind all that this stream was given so far."""
-        event = event or self._event()
+        event = self._event() if event is None else event
         event.record(self)
         return event
 
