@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import numbers
 from typing import TYPE_CHECKING, Any, Self
 
@@ -274,4 +273,4 @@ class Box:
 
 
 def _is_number(given: object) -> bool:
-    return isinstance(given, numbers.Real) and math.isfinite(given)
+    return isinstance(given, numbers.Real) and abs(given) < float("inf")

@@ -11,10 +11,9 @@ import torch
 
 
 class Refusal(Exception):
-    """What the hooks raise; one that has a length of its own, which is nothing."""
+    """What the hooks raise; asked for its truth, it fails."""
 
-    def __len__(self):
-        return 0
+    __bool__ = None
 
 
 def refuse(*_):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     _List = list[Any]
 
-_OURS = "gpumagic_simulated"  # what torch knows our groups by while it makes one
+_OURS = "GPUMAGIC_SIMULATED"  # what torch knows our groups by while it makes one
 _NCCL_VERSION = (2, 27, 7)  # whose times the model has
 _TIMEOUT = dt.timedelta(minutes=10)  # as NCCL's in torch
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 2e-3
@@ -63,10 +63,8 @@ _NONE_OF_NCCL = [(None, e) for e in ("alltoall", "gather", "scatter", "send", "r
 
 def process_groups(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     """What to put in the place of torch's own while on: object, name, replacement."""
-    groups = dist.distributed_c10d
-    ours = groups.Backend._BackendPlugin(
-        lambda given, _: _Group(simulation, given), True
-    )
+    groups, known = dist.distributed_c10d, dist.Backend
+    ours = known._BackendPlugin(lambda given, _: _Group(simulation, given), True)
     make, placed = groups._new_process_group_helper, groups._get_object_coll_device
 
     def new_process_group(
@@ -78,13 +76,12 @@ def process_groups(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
         if "nccl" not in asked and not undecided:
             return make(size, rank, ranks, backend, *args, **options)
         options.pop("backend_options", None)
-        # Known to torch for as long as it makes one: others register their own there.
-        groups.Backend._plugins[_OURS.upper()] = ours
+        known._plugins[_OURS] = ours
         try:
-            how = f"{NAME}:{_OURS}"
-            group, of_group = make(size, rank, ranks, how, *args, **options)
+            made = make(size, rank, ranks, f"{NAME}:{_OURS}", *args, **options)
         finally:
-            groups.Backend._plugins.pop(_OURS.upper(), None)
+            known._plugins.pop(_OURS, None)
+        group, of_group = made
         if isinstance(group, _Group):  # and not what torch has for those outside
             if undecided or "gloo" in asked:
                 group.backends["cpu"] = "gloo"
