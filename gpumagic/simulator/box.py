@@ -273,4 +273,4 @@ class Box:
 
 
 def _is_number(given: object) -> bool:
-    return isinstance(given, numbers.Real) and abs(given) < float("inf")
+    return isinstance(given, numbers.Real) and abs(float(given)) < float("inf")
