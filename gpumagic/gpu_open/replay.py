@@ -234,8 +234,8 @@ class Replay:
                     self.allocator.free(block)
 
     def take(self, step: Step) -> Block | None:
-        """What a step asks for."""
-        return self.allocator.allocate(step.nbytes, step.stream)
+        """What a step asks for; what asks for nothing takes a block as well."""
+        return self.allocator.allocate(step.nbytes or 1, step.stream)
 
     def _give_back(self, step: Step) -> None:
         """Free a piece, at once or when the recording says so."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import numbers
 from typing import TYPE_CHECKING, Any, Self
 
 from gpumagic.devices.simulated import SIMULATED
@@ -273,4 +273,4 @@ class Box:
 
 
 def _is_number(given: object) -> bool:
-    return isinstance(given, (int, float)) and math.isfinite(given)
+    return isinstance(given, numbers.Real) and abs(float(given)) < float("inf")

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.simulator.operators import (
-    Kind,
-    dtype_word,
-    rule_for,
-)
+from gpumagic.simulator.operators import Kind, dtype_word, rule_for
 
 
 @pytest.mark.parametrize(
@@ -53,5 +49,4 @@ def test_operators_with_an_answer_for_the_host_wait():
 def test_a_type_has_a_word():
     """A torch type has a word, by which the rates of a device go."""
     words = [*map(dtype_word, ("float32", "torch.float32", "float64", "float8_new"))]
-
     assert words == ["fp32", "fp32", "fp64", "fp32"]

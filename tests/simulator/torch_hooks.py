@@ -11,7 +11,9 @@ import torch
 
 
 class Refusal(Exception):
-    """What the hooks raise."""
+    """What the hooks raise; asked for its truth, it fails."""
+
+    __bool__ = None
 
 
 def refuse(*_):

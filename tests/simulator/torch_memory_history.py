@@ -74,3 +74,5 @@ def test_the_snapshot_is_read_by_torchs_viewer(tmp_path):
     assert kept.data_ptr() == snapshot["segments"][0]["address"]
     assert "30.0MiB" in _memory_viz.trace(snapshot)
     assert "make" in _memory_viz.memory(snapshot, format_flamegraph=str)
+    torch.cuda.memory._record_memory_history(enabled=False)
+    assert not entries()

@@ -117,9 +117,10 @@ def registered():
 def test_after_off_everything_is_as_before(as_cuda):
     """off() puts every attribute, flag, handler and kernel back."""
     before = state()
-
+    known = torch.distributed.Backend._plugins
     box = gpumagic.simulate("2xh100", as_cuda=as_cuda)
     during = changes(before)
+    assert torch.distributed.Backend._plugins is known  # where others go in
     with torch.random.fork_rng(devices=[]):
         use()
     box.off()

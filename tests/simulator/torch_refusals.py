@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 import torch
 from torch import nn
@@ -138,7 +140,10 @@ def test_devices_that_there_are_not(box):
             box.pass_time(wrong)
         with pytest.raises(GpuMagicError, match=f"cannot take {wrong!r} times as long"):
             box.slow(gpu=0, by=wrong)
+    box.pass_time(Fraction(1, 10))
     with pytest.raises(GpuMagicError, match="no GPU 'a' to slow down"):
         box.slow(gpu="a", by=2)
+    with pytest.raises(DeviceError, match="0 is no stream"):
+        torch.sim.set_stream(0)
     with torch.sim.device_of(torch.ones(2, device="sim:1")):
         assert torch.sim.current_device() == 1

@@ -8,9 +8,13 @@ import torch
 import gpumagic
 
 
-def test_a_second_machine_replaces_the_first():
+def test_a_second_machine_replaces_the_first(monkeypatch):
     """simulate() while one is on switches that off; one off() ends it all."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     first = gpumagic.simulate("2xh100")
+    torch.ones(1, device="sim")
+    assert torch.sim.Event().device.index == 0
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
 
     with gpumagic.simulate("t4") as second:
         assert (first.is_on, second.is_on) == (False, True)

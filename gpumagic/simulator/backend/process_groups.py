@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     _List = list[Any]
 
-_OURS = "gpumagic_simulated"  # what torch knows our groups by while it makes one
+_OURS = "GPUMAGIC_SIMULATED"  # what torch knows our groups by while it makes one
 _NCCL_VERSION = (2, 27, 7)  # whose times the model has
 _TIMEOUT = dt.timedelta(minutes=10)  # as NCCL's in torch
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 2e-3
@@ -64,6 +64,7 @@ _NONE_OF_NCCL = [(None, e) for e in ("alltoall", "gather", "scatter", "send", "r
 def process_groups(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     """What to put in the place of torch's own while on: object, name, replacement."""
     groups, known = dist.distributed_c10d, dist.Backend
+    ours = known._BackendPlugin(lambda given, _: _Group(simulation, given), True)
     make, placed = groups._new_process_group_helper, groups._get_object_coll_device
 
     def new_process_group(
@@ -75,7 +76,12 @@ def process_groups(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
         if "nccl" not in asked and not undecided:
             return make(size, rank, ranks, backend, *args, **options)
         options.pop("backend_options", None)
-        group, of_group = make(size, rank, ranks, _OURS, *args, **options)
+        known._plugins[_OURS] = ours
+        try:
+            made = make(size, rank, ranks, f"{NAME}:{_OURS}", *args, **options)
+        finally:
+            known._plugins.pop(_OURS, None)
+        group, of_group = made
         if isinstance(group, _Group):  # and not what torch has for those outside
             if undecided or "gloo" in asked:
                 group.backends["cpu"] = "gloo"
@@ -92,12 +98,6 @@ def process_groups(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
             return found
         return f"{simulation.shown_type}:{simulation.gpu().index}"
 
-    ours = known._BackendPlugin(lambda given, _: _Group(simulation, given), True)
-    custom = dist.ProcessGroup.BackendType.CUSTOM
-    yield known, "_plugins", {**known._plugins, _OURS.upper(): ours}
-    yield known, "backend_list", [*known.backend_list, _OURS]
-    yield known, "backend_capability", {**known.backend_capability, _OURS: [NAME]}
-    yield known, "backend_type_map", {**known.backend_type_map, _OURS: custom}
     yield groups, "_new_process_group_helper", new_process_group
     yield groups, "_get_object_coll_device", device_of_objects
     yield groups, "default_pg_nccl_timeout", _TIMEOUT
@@ -175,9 +175,6 @@ class _Group(dist.ProcessGroup):
         """All meet, gloo moves the numbers, and it lies on a stream until its end."""
         simulation, machine = self._simulation, self._simulation.machine
         claimed, twin_of = simulation.tensors.claimed, simulation.tensors.twin_of
-        call = GroupCall(self._name, self._called, called, nbytes)
-        self._called += 1
-        simulation.roll.called(call)
         empty = torch.empty
         filled = [empty(e.shape, dtype=e.dtype, device="cpu") for e in outputs]
         read = [twin_of(each).detach().contiguous() for each in inputs]
@@ -190,6 +187,9 @@ class _Group(dist.ProcessGroup):
             called_ns = machine.scheduler.now_ns
             machine.wait(stream, current)
             came_ns = machine.scheduler.come_to(stream.queue, HOST_NS)
+        call = GroupCall(self._name, self._called, called, nbytes)
+        self._called += 1
+        simulation.roll.called(call)
         try:
             with simulation.roll.waiting(call):
                 latest_ns = self._meet(call, came_ns)

@@ -265,7 +265,7 @@ def restoring(run_backward: Callable[..., Any], set_aside: SetAside) -> Any:
             return run_backward(*arguments, **options)
         except SystemError:  # "returned NULL without setting an exception"
             error = set_aside.take()
-            if error is None:
+            if error is None:  # whose own truth is the user's code
                 raise
         # Out here, so that it keeps its own cause and context.
         raise error

@@ -112,7 +112,7 @@ class Stream(torch.Stream):
 
     def record_event(self, event: Any = None) -> Any:
         """An event behind all that this stream was given so far."""
-        event = event or self._event()
+        event = self._event() if event is None else event
         event.record(self)
         return event
 
@@ -227,8 +227,8 @@ class Event(torch.Event):
     @property
     def device(self) -> Any:
         """The GPU where it was recorded; before that the first."""
-        gpu = self._gpu or self._simulation.machine.all_gpus[0]
-        return torch.device(self._simulation.shown_type, gpu.index)
+        index = self._gpu.index if self._gpu else 0
+        return torch.device(self._simulation.shown_type, index)
 
     def record(self, stream: Any = None) -> None:
         """Mark the end of all that a stream was given so far."""
@@ -299,9 +299,9 @@ class Event(torch.Event):
         return float(end._work.end_ns - self._work.end_ns) / 1e6
 
     def _stream(self, stream: Any) -> SimulatedStream:
-        if stream:
-            return own_stream(self._simulation, stream)
-        return self._simulation.stream(self._simulation.gpu())
+        if stream is None:
+            return self._simulation.stream(self._simulation.gpu())
+        return own_stream(self._simulation, stream)
 
     def __repr__(self) -> str:
         simulation = self._simulation

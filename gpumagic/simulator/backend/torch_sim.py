@@ -157,14 +157,14 @@ class TorchSim:
 
     def set_stream(self, stream: Any) -> None:
         """Send this thread's work to a stream."""
-        if stream:
+        if stream is not None:
             simulated = own_stream(self._simulation, stream)
             self._simulation.here.device = simulated.gpu.index
             make_current(self._simulation, simulated)
 
     def stream(self, stream: Any) -> Any:
         """Send the work of a `with` block to a stream; None changes nothing."""
-        return stream or contextlib.nullcontext()
+        return contextlib.nullcontext() if stream is None else stream
 
     def synchronize(self, device: Any = None) -> None:
         """Wait until a GPU is idle."""
@@ -358,7 +358,7 @@ class History:
         With any context the calls of all actions are kept, those of Python.
         """
         del stacks
-        kept = {None: 0, "all": max(min(max_entries, _MOST_ENTRIES), 1)}
+        kept = {None: 0, False: 0, "all": max(min(max_entries, _MOST_ENTRIES), 1)}
         most = kept.get(enabled, 1)
         gather = [self._gather] * bool(context)
         self._torch_sim.init()
