@@ -128,29 +128,32 @@ class Walk:
         What lies near to the names comes first, so that one of them does not use up
         what was meant for all.
         """
+        with self._quiet:
+            self._run()
+
+    def _run(self) -> None:
         self._until = time.thread_time() + self._budget.seconds
         looked_into = 0
-        with self._quiet:
-            while self._soon or self._later:
-                if looked_into % _CLOCK_EVERY == 0 and self._is_spent():
-                    return
-                looked_into += 1
-                number = (self._soon or self._later).popleft()
-                thing = self._objects[number]
-                match self._kind_of[number]:
-                    case _Kind.ANY:
-                        self._add(number, gc.get_referents(thing))
-                    case _Kind.TENSOR:
-                        self._look_into_tensor(number, thing)
-                    case _Kind.STORAGE:
-                        if stored := storages.stored_in(thing):
-                            self.stored[number] = stored
-                    case _Kind.NODE:
-                        self._look_into_node(number, thing)
-                    case _Kind.FUNCTION:  # not the names of the module that it is from
-                        self._add_all_but(number, thing.__globals__, thing.__builtins__)
-                    case _Kind.FRAME:  # reading `f_locals` would keep the locals alive
-                        self._add_all_but(number, thing.f_globals, thing.f_builtins)
+        while self._soon or self._later:
+            if looked_into % _CLOCK_EVERY == 0 and self._is_spent():
+                return
+            looked_into += 1
+            number = (self._soon or self._later).popleft()
+            thing = self._objects[number]
+            match self._kind_of[number]:
+                case _Kind.ANY:
+                    self._add(number, gc.get_referents(thing))
+                case _Kind.TENSOR:
+                    self._look_into_tensor(number, thing)
+                case _Kind.STORAGE:
+                    if stored := storages.stored_in(thing):
+                        self.stored[number] = stored
+                case _Kind.NODE:
+                    self._look_into_node(number, thing)
+                case _Kind.FUNCTION:  # not the names of the module that it is from
+                    self._add_all_but(number, thing.__globals__, thing.__builtins__)
+                case _Kind.FRAME:  # reading `f_locals` would keep the locals alive
+                    self._add_all_but(number, thing.f_globals, thing.f_builtins)
 
     def is_tensor(self, number: int) -> bool:
         """Whether it is a tensor."""

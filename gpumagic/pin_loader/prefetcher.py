@@ -363,13 +363,16 @@ class Lane:
             # The device may have failed, or be switched off: an iteration ends all
             # the same, and what has happened is told by the code that it happened to.
             self._wait_for_consumers()
-            # What is alive may be freed at any time from now on.
-            for reference, consumer in self._handed_out:
-                leaf = reference()
-                if leaf is not None:
-                    used_by(leaf, consumer)
+            self._tell_the_allocator()
         self._handed_out.clear()
         self._consumers.clear()
+
+    def _tell_the_allocator(self) -> None:
+        """What is alive may be freed at any time from now on."""
+        for reference, consumer in self._handed_out:
+            leaf = reference()
+            if leaf is not None:
+                used_by(leaf, consumer)
 
     def _wait_for_consumers(self) -> None:
         for consumer in self._consumers:

@@ -42,7 +42,7 @@ from gpumagic.report.robust import verdict_of
 from gpumagic.report.units import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpumagic.devices.protocols import Runtime
     from gpumagic.pin_loader.batch import Parts
@@ -221,13 +221,20 @@ def gone_through(
 
     It leaves all random numbers as before.
     """
-    until_s, digests = time.monotonic() + enough_s, Digests()
+    until_s = time.monotonic() + enough_s
     with kept(loader), batches_of(loader, patience_s=patience_s) as batches:
-        for batch in batches:
-            digests.append(digest_of(batch))
-            enough = len(digests) >= fewest and time.monotonic() > until_s
-            if enough or len(digests) >= most:
-                return digests, False
+        return _gone_through(batches, most, until_s, fewest)
+
+
+def _gone_through(
+    batches: Iterable[Any], most: int, until_s: float, fewest: int
+) -> tuple[Digests, bool]:
+    digests = Digests()
+    for batch in batches:
+        digests.append(digest_of(batch))
+        enough = len(digests) >= fewest and time.monotonic() > until_s
+        if enough or len(digests) >= most:
+            return digests, False
     return digests, True
 
 

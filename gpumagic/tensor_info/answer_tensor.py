@@ -37,7 +37,7 @@ from gpumagic.tensor_info.figure import (
     visible_tensor,
 )
 from gpumagic.tensor_info.geometry import fresh_strides
-from gpumagic.tensor_info.report import WORTH_FREEING_BYTES
+from gpumagic.tensor_info.overlap import WORTH_FREEING_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

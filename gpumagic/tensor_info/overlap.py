@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 MOST_PLACES = 10_000_000
+WORTH_FREEING_BYTES = 4096  # what is kept for nothing is worth a word from here on
 INTERLOCKED = (
     f"Where views interlock over more than {MOST_PLACES:,} places, all from the first "
     "to the last count as used."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.report.record import Record, Report
 from gpumagic.tensor_info.geometry import Geometry, View
-from gpumagic.tensor_info.overlap import Shared
+from gpumagic.tensor_info.overlap import WORTH_FREEING_BYTES, Shared
 
 if TYPE_CHECKING:
     from gpumagic.tensor_info.geometry import WarpRead
@@ -172,9 +172,6 @@ class Name(Record):
     first_byte: int  # in the memory of its group
     last_byte: int  # exclusive
     is_output: bool = False  # held by Out, _ or the like
-
-
-WORTH_FREEING_BYTES = 4096  # what is kept for nothing is worth a word from here on
 
 
 @dataclass(frozen=True)

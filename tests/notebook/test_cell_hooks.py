@@ -251,8 +251,9 @@ def test_a_fault_of_ours_leaves_the_cell_alone(place, body, shell, monkeypatch, 
     assert "out" in printed
     assert "Error in callback" not in first.out + second.out
     told = (first.err + second.err).count("has failed and is off now")
-    least = bool(error) or place != FAULTS["the errors of cells"]
-    assert least <= told <= (2 if place.startswith("gpumagic.gpu_select") else 1)
+    asks_torch = place == FAULTS["a module is imported"] and "torch" in sys.modules
+    least = not asks_torch and (error or place != FAULTS["the errors of cells"])
+    assert bool(least) <= told <= (2 if place.startswith("gpumagic.gpu_select") else 1)
     monkeypatch.undo()
     shell.run_cell(OFF)
     assert shell.run_cell("5").result == 5
