@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import builtins
-from pathlib import Path
 
 import pytest
 
-from tests import mutants
 from tests.mutants import faults_of, plant
 
 CODE = '''"""A module."""
@@ -70,48 +68,3 @@ def test_they_lie_in_functions_and_not_in_words(tree):
 
     assert {"a + b", "x != a", "not strict", "a.bit_length()"} <= places
     assert not {"3", "1 + 1", "total + 1", "False"} & places
-
-
-ASKING = {
-    "tests/room/test_judge.py": "from gpumagic.room.judge import judge\n"
-    "from gpumagic.room.sample import sample\n"
-    "def test_one(): assert judge(2, 2) == '5 of 3'\n"
-    "def test_without_a_look(): sample()\n",
-    "tests/room/torch_judge.py": "from gpumagic.room.judge import judge\n"
-    "def test_strict(): assert judge(2, 2, strict=True) == 'none'\n",
-    mutants.SHARED: "from gpumagic.room.sample import sample\n"
-    "SHARED = sample()\n"
-    "def test_shared(): assert SHARED == 2\n",
-    "gpumagic/room/sample.py": "def sample():\n    return 1 + 1\n",
-}
-
-
-def test_who_notices_a_fault_is_found(tree, monkeypatch):
-    """A file of the rooms, one with a process of its own, or what tests share."""
-    for name, text in ASKING.items():
-        (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        (tree / name).write_text(text)
-    for package in ("gpumagic", "gpumagic/room", "tests", "tests/room"):
-        (tree / package / "__init__.py").touch()
-    (tree / "pytest.ini").write_text("[pytest]\nmarkers =\n    kernel: a kernel\n")
-    Path(tree / "tests" / "mutants.py").write_text(Path(mutants.__file__).read_text())
-    (tree / "sitecustomize.py").write_text(mutants.AWAKE)
-    (tree / "tests" / "room" / "test_in_process.py").write_text(
-        "import subprocess, sys\n"
-        "def test_in_another(): subprocess.run([sys.executable, '-m', 'pytest', '-q',\n"
-        "    'tests/room/torch_judge.py'], check=True)\n"
-    )
-    faults = plant(tree, "room", 50, 1, first=1)
-    monkeypatch.setattr(mutants, "_tell", lambda _: None)
-
-    mutants.look_who_passes(tree, ["tests/room"], 1, quick=True)
-    found = {
-        (Path(each["file"]).stem, each["was"]): each["noticed"].partition("::")[0]
-        for each in mutants.wake(tree, faults, 1)
-    }
-    by_sample = {by for (file, _), by in found.items() if file == "sample"}
-
-    assert found["judge", "a + b"] == "tests/room/test_judge.py"
-    assert found["judge", '"none"'] == "tests/room/torch_judge.py"
-    assert found["judge", "a.bit_length()"] == ""
-    assert by_sample == {mutants.SHARED}

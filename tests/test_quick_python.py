@@ -98,16 +98,3 @@ def test_a_module_that_lies_elsewhere_is_found_there(tmp_path, monkeypatch):
 
     assert (sleeper.value, sleeper.part.value) == (2, 2)
     del sys.modules["sleeper"], sys.modules["sleeper.part"]
-
-
-def test_torch_and_shells_share_what_both_import():
-    """There is one `inspect`, whoever brings it first."""
-    pytest.importorskip("torch")
-    program = (
-        "import torch, IPython.core.compilerop as cells, inspect, linecache\n"
-        "print(torch._ops.inspect is inspect, cells.linecache is linecache)"
-    )
-
-    run = quick_python.run([sys.executable, "-c", program])
-
-    assert run.stdout == "True True\n", run.stderr

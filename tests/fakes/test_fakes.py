@@ -1,7 +1,6 @@
 """The fakes themselves: layouts, the latch, the mask, and the helper around them."""
 
 import os
-import signal
 
 import pytest
 
@@ -449,17 +448,6 @@ def test_the_surroundings_stay_outside(monkeypatch):
     )
 
     assert run.json() == [None, "x", None]
-
-
-def test_a_failing_snippet_fails_the_test_with_its_errors():
-    """What went wrong on the fake machine is in the message of the assertion."""
-    with pytest.raises(AssertionError, match="NameError: name 'unheard' is not"):
-        run_python("unheard")
-
-    killed = run_python(
-        f"import os; os.kill(os.getpid(), {signal.SIGKILL})", check=False
-    )
-    assert killed.returncode == -signal.SIGKILL
 
 
 def test_what_is_claimed_on_one_machine_is_free_on_another():
