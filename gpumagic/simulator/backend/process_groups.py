@@ -122,6 +122,9 @@ class _Group(dist.ProcessGroup):
         self.gloo = dist.ProcessGroupGloo(
             given.store, self.place, self.count, timeout=given.timeout
         )
+        self._within = f"within {given.timeout.total_seconds():g} s"
+        # how many collectives each has called
+        self._came = dist.PrefixStore("came", given.store)
         self._streams: dict[SimulatedGpu, SimulatedStream] = {}
         self._called = 0
         self._gpu: SimulatedGpu | None = None  # the one that was used last
@@ -189,16 +192,20 @@ class _Group(dist.ProcessGroup):
             came_ns = machine.scheduler.come_to(stream.queue, HOST_NS)
         call = GroupCall(self._name, self._called, called, nbytes)
         self._called += 1
+        self._came.set(str(self.place), str(self._called))
         simulation.roll.called(call)
         try:
             with simulation.roll.waiting(call):
                 latest_ns = self._meet(call, came_ns)
                 _move(self, what, read, filled, args)
         except RuntimeError as error:
+            problem = f"{call} failed: {str(error).partition(chr(10))[0]}"
+            if missing := self._missing(call):
+                problem = f"rank {missing} did not come to {call} {self._within}"
             raise DeviceError(
-                f"{call} failed: {str(error).partition(chr(10))[0]}",
+                problem,
                 "all ranks of the group have to call it, within the timeout= of "
-                "init_process_group; in a notebook %gpu_ranks says who is missing",
+                "init_process_group; in a notebook %gpu_ranks where tells more",
             ) from None
         took_ns, way = collective_time(what, nbytes, gpu.model, self.count)
         end_ns = latest_ns + took_ns
@@ -222,6 +229,16 @@ class _Group(dist.ProcessGroup):
             for each, given in zip(outputs, filled, strict=True):
                 twin_of(each).copy_(given)
         return _Handle(simulation, gpu, work, mark, [*outputs])
+
+    def _missing(self, call: GroupCall) -> str:
+        """The members that have called fewer collectives than this one."""
+
+        def came(place: str) -> bool:
+            there = self._came.check([place])
+            return there and int(self._came.get(place)) > call.number
+
+        members = enumerate(map(str, self._members))
+        return ", ".join(rank for place, rank in members if not came(str(place)))
 
     def wait(self, work: Any) -> None:
         """Wait for gloo, so that Ctrl-C need not."""
