@@ -72,10 +72,9 @@ def _read(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     each = {}
-    for run, does in _COMMANDS.items():
-        name = run.__name__.strip("_")
+    for name, (run, does) in _COMMANDS.items():
         each[name] = commands.add_parser(name, help=does)
-        each[name].set_defaults(run=run)
+        each[name].set_defaults(run=run, asked=each[name])
         add_parts(each[name])
     command.add_arguments(each["select"])
     for name in ("doctor", "open"):
@@ -94,7 +93,7 @@ def _read(words: list[str]) -> argparse.Namespace:
     place = words.index("--") if "--" in words else len(words)
     options, unknown = parser.parse_known_args(words[:place])
     if unknown:
-        its = each[options.run.__name__.strip("_")]
+        its = options.asked
         hint = did_you_mean(unknown[0], options_of(its)) or f"type {its.prog} --help"
         raise GpuMagicError(f"{its.prog} knows no {unknown[0]}", hint)
     options.program = words[place + 1 :]
@@ -186,11 +185,11 @@ def _write_page(path: Path, html: str) -> None:
 
 
 _COMMANDS = {
-    _doctor: "say what is here for GPU work and whether it fits together",
-    _words: "say what a word of the reports means",
-    _demo: "run the tour notebook on this machine and write it as HTML",
-    _open: "say what a trace or a memory snapshot tells: open FILE...",
-    _select: "choose GPUs: select free -n 1 -- python train.py",
+    "doctor": (_doctor, "say what is here for GPU work and whether it fits together"),
+    "words": (_words, "say what a word of the reports means"),
+    "demo": (_demo, "run the tour notebook on this machine and write it as HTML"),
+    "open": (_open, "say what a trace or a memory snapshot tells: open FILE..."),
+    "select": (_select, "choose GPUs: select free -n 1 -- python train.py"),
 }
 
 if __name__ == "__main__":
