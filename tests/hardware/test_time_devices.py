@@ -101,8 +101,7 @@ def test_four_gpus_at_once_take_as_long_as_the_longest(four):
     assert four["tail_s"] < 0.01
     for device, busy_s in streams:
         assert busy_s == pytest.approx(0.02 * (device + 1), rel=0.03)
-        # A host that stands still in mid-launch counts between events.
-        assert busy_s * 0.95 < dict(events)[device] < busy_s + 0.015
+        assert -0.001 < dict(events)[device] - busy_s < 0.015  # a host may stand still
         assert f"cuda:{device}" in four["text"]
     assert [device for device, _ in streams] == [0, 1, 2, 3]
     assert overlapped_s == pytest.approx(0.06, rel=0.05)
